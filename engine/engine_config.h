@@ -1,0 +1,61 @@
+// Everything the engine needs to start, as plain data. ft-engine fills it from a profile, the tuner per candidate; the
+// engine reads no environment and no file that is not named here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ft {
+
+enum class Strategy : uint8_t { kResident, kOffload, kCpu, kHybrid };
+std::string_view strategy_name(Strategy strategy);  // "resident", "offload", "cpu", "hybrid"
+std::optional<Strategy> strategy_by_name(std::string_view name);
+
+enum class Device : uint8_t { kHost, kCuda };
+std::string_view device_name(Device device);
+
+enum class Numerics : uint8_t {
+  kServe,      // DESIGN section 3: same bits on every strategy, cache, thread count, ISA and batch
+  kReference,  // fp32 activations, host only: what is compared with Hugging Face transformers in float32
+};
+std::optional<Numerics> numerics_by_name(std::string_view name);
+
+struct WeightSource {
+  std::string model_path;  // folder with config.json
+  bool synthetic = false;  // geometry from config.json alone
+  uint64_t synthetic_seed = 0;
+  std::string routing_preset;  // synthetic only: preset name, or the path of a recorded trace
+};
+
+// How a layer's misses are shared: fetch_of_misses[m] of m misses are fetched over the link, the rest is computed on
+// the CPU from the bank. Size is max distinct experts of a layer + 1; [0] is 0. offload: [m] = m; cpu: all 0.
+using SplitTable = std::vector<int>;
+
+inline constexpr int kMaxBatch = 64;          // sequences decoded together
+inline constexpr int kMaxPrefillChunk = 512;  // tokens of one prefill step
+inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxTopK = 64;
+inline constexpr int kMaxExperts = 4096;
+inline constexpr int kMaxLayers = 1024;
+
+struct EngineConfig {
+  WeightSource weights;
+  Device device = Device::kHost;
+  Numerics numerics = Numerics::kServe;
+  Strategy strategy = Strategy::kOffload;
+  int threads = 1;                      // compute threads, the calling thread included
+  int64_t slots = 0;                    // experts over all layers that slots hold; resident: all of them
+  SplitTable fetch_of_misses;           // see above; empty only with resident
+  int64_t promote_bytes_per_layer = 0;  // CPU-computed misses copied into slots, at most so many bytes a layer
+  int max_batch = 1;
+  int64_t max_context = 0;  // tokens of one sequence, prompt and answer
+  int prefill_chunk = 64;
+  std::optional<int64_t> device_memory_limit_bytes;  // --vram-limit
+  std::optional<int64_t> host_memory_limit_bytes;
+  std::vector<int> pinning;  // OS index per thread; empty: not pinned
+};
+
+}  // namespace ft

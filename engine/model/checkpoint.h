@@ -1,0 +1,39 @@
+// A Hugging Face checkpoint folder: config.json, model.safetensors or the files its index names. Other files are
+// ignored.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/safetensors.h"
+#include "kernels/base/json.h"
+
+namespace ft {
+
+class Checkpoint {
+ public:
+  // Maps every needed file. Throws Error naming file and reason.
+  static std::unique_ptr<Checkpoint> open(const std::string& directory);
+  ~Checkpoint();
+
+  const TensorView* find(std::string_view name) const;  // null when absent
+  const TensorMap& tensors() const;
+  const std::string& directory() const;
+
+  // Hash over config.json, and over names, dtypes, shapes and file sizes of all tensors (not their data).
+  std::string config_hash() const;
+  std::string index_hash() const;
+
+ private:
+  Checkpoint();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// config.json of a folder; of a multimodal model the text part with the quantization settings beside it.
+Json load_model_config(const std::string& directory);
+std::string model_config_hash(const std::string& directory);
+
+}  // namespace ft

@@ -1,0 +1,42 @@
+// A model family: one file in engine/model/families/, one line in families() (family.cpp). It reads its part of
+// config.json, declares its weights, and writes the forward pass once in the words of Backend, for every device.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/model/geometry.h"
+#include "engine/model/weights.h"
+#include "kernels/base/json.h"
+
+namespace ft {
+
+class Backend;
+struct StepBatch;
+
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual const ModelGeometry& geometry() const = 0;
+
+  // Same calls in the same order every time; the ids are kept by the family for forward().
+  virtual WeightList declare_weights() const = 0;
+
+  // One step: embeds the batch's tokens, runs all layers, writes the logits rows the batch asks for. Calls only Backend
+  // operations; allocates nothing.
+  virtual void forward(Backend& backend, const ModelWeights& weights, const StepBatch& batch) const = 0;
+};
+
+struct FamilyDesc {
+  std::string_view model_type;
+  std::unique_ptr<Family> (*make)(
+      const Json& config);  // throws Error naming the config key, its value, what is allowed
+};
+std::span<const FamilyDesc> families();
+
+// By config["model_type"]; an unknown one is an Error with the list of supported ones.
+std::unique_ptr<Family> make_family(const Json& config);
+
+}  // namespace ft

@@ -1,0 +1,48 @@
+// What a model is made of, in numbers: shared by the memory plan, the probes, the cost model and the profile.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/formats/format.h"
+
+namespace ft {
+
+struct ExpertGeometry {
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int experts = 0;  // per MoE layer
+  int top_k = 0;
+};
+
+struct ModelGeometry {
+  std::string family;  // "qwen3_moe"
+  int layers = 0;
+  std::vector<int> moe_layers;  // model layer index of each MoE layer, ascending; "MoE layer" indexes below count these
+  ExpertGeometry expert;
+  int64_t hidden = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;  // of the checkpoint
+  // KV cache, per token and per layer that has one.
+  int kv_layers = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int heads = 0;
+
+  int64_t kv_bytes_per_token() const { return int64_t{2} * kv_layers * kv_heads * head_dim * 2; }
+  int64_t total_experts() const { return static_cast<int64_t>(moe_layers.size()) * expert.experts; }
+};
+
+// Filled in once the weights are known (or chosen, for synthetic ones).
+struct ModelFormats {
+  std::vector<FormatId> expert_format;  // per MoE layer
+  std::string dense;                    // summary for people: "bf16" or "bf16+fp8_block"
+  std::string experts;                  // likewise
+  int64_t dense_bytes = 0;              // packed weights outside the experts, the embedding table included
+  int64_t dense_bytes_per_token = 0;    // of them, read to decode one token (one embedding row, not the table)
+  int64_t expert_bytes_max = 0;         // largest blob: bytes of a slot
+  int64_t expert_bytes_total = 0;       // all banks
+};
+
+}  // namespace ft

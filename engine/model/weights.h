@@ -1,0 +1,127 @@
+// The weights of a loaded model, packed, wherever the kernels read them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/model/geometry.h"
+#include "kernels/base/bf16.h"
+#include "kernels/formats/expert_blob.h"
+#include "kernels/formats/format.h"
+#include "kernels/host/host_memory.h"
+
+namespace ft {
+
+class WorkerPool;
+class Checkpoint;
+class Family;
+
+// Handles a family gets when it declares a weight; indexes into ModelWeights.
+struct MatrixId {
+  int index = -1;
+};
+struct VectorId {
+  int index = -1;
+};
+struct TableId {
+  int index = -1;
+};
+
+// What a family asks of a checkpoint. Collected by Family::declare_weights, filled by the loader from a checkpoint or
+// by the synthesizer.
+struct MatrixSpec {
+  std::vector<std::string> stems;  // tried in order: stem + ".weight" or the quantized side tensors of that stem
+  int64_t rows = 0, cols = 0;
+};
+struct VectorSpec {
+  std::vector<std::string> names;
+  int64_t size = 0;
+};
+struct TableSpec {
+  std::vector<std::string> names;
+  int64_t rows = 0, cols = 0;
+};
+struct ExpertLayerSpec {
+  // Stem of one expert's matrices is prefix + expert + "." + part; fused 3-D tensors are prefix + "gate_up_proj" and
+  // prefix + "down_proj", with or without ".weight".
+  std::string prefix;  // "model.layers.0.mlp.experts."
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
+class WeightList {
+ public:
+  MatrixId matrix(std::vector<std::string> stems, int64_t rows, int64_t cols);
+  VectorId vector(std::vector<std::string> names, int64_t size);
+  TableId table(std::vector<std::string> names, int64_t rows, int64_t cols);  // bf16 rows looked up by index
+  void expert_layer(ExpertLayerSpec spec);                                    // in MoE layer order
+
+  std::vector<MatrixSpec> matrices;
+  std::vector<VectorSpec> vectors;
+  std::vector<TableSpec> tables;
+  std::vector<ExpertLayerSpec> expert_layers;
+};
+
+// Host banks: every expert's blob, [MoE layer][expert].
+class ExpertBank {
+ public:
+  ExpertBank() = default;
+  ExpertBank(std::vector<ExpertLayout> layouts, int experts, WorkerPool* pool);
+
+  int layers() const { return static_cast<int>(layouts_.size()); }
+  int experts() const { return experts_; }
+  const ExpertLayout& layout(int layer) const { return layouts_[static_cast<size_t>(layer)]; }
+  int64_t slot_bytes() const { return slot_bytes_; }  // largest blob
+  const std::byte* blob(int layer, int expert) const;
+  std::byte* blob(int layer, int expert);
+
+ private:
+  std::vector<ExpertLayout> layouts_;
+  std::vector<int64_t> layer_offset_;
+  int experts_ = 0;
+  int64_t slot_bytes_ = 0;
+  HostBuffer memory_;
+};
+
+struct EmbeddingTable {
+  const bf16* rows = nullptr;
+  int64_t count = 0, width = 0;
+};
+
+// Immutable after loading; shared by engines of one process.
+struct ModelWeights {
+  ModelGeometry geometry;
+  ModelFormats formats;
+  std::vector<PackedMatrix> matrices;
+  std::vector<std::span<const float>> vectors;
+  std::vector<EmbeddingTable> tables;
+  ExpertBank bank;
+  std::vector<HostBuffer> storage;         // owns matrices, vectors, copied tables
+  std::unique_ptr<Checkpoint> checkpoint;  // kept mapped while tables point into it; null when synthetic
+
+  ModelWeights();
+  ~ModelWeights();
+  ModelWeights(ModelWeights&&) noexcept;
+
+  const PackedMatrix& operator[](MatrixId id) const { return matrices[static_cast<size_t>(id.index)]; }
+  std::span<const float> operator[](VectorId id) const { return vectors[static_cast<size_t>(id.index)]; }
+  const EmbeddingTable& operator[](TableId id) const { return tables[static_cast<size_t>(id.index)]; }
+};
+
+// fraction in [0, 1], a word for people ("packing experts").
+using ProgressFn = std::function<void(std::string_view stage, double fraction)>;
+
+// Packed layouts and byte counts without loading a byte of weights: from the tensor headers, or, synthetic, from
+// config.json's quantization settings. For the memory plan and --dry-run.
+ModelFormats inspect_formats(const Family& family, const WeightSource& source);
+
+// Loads and packs, in parallel on `pool`. Checks every shape. Throws Error naming the tensor.
+std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
+                                                 const ProgressFn& progress = {});
+
+}  // namespace ft

@@ -1,0 +1,45 @@
+// What the engine did, as counts since start: read by stats, probes and the tuner. Plain data, copied under no lock by
+// the thread that steps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/host/worker_pool.h"
+
+namespace ft {
+
+inline constexpr int kMissHistogramSize = 257;
+
+struct EngineCounters {
+  uint64_t decode_steps = 0;
+  uint64_t decode_tokens = 0;  // sequences summed over decode steps
+  uint64_t prefill_tokens = 0;
+  double decode_seconds = 0;
+  double prefill_seconds = 0;
+  // Experts activated in decode steps (distinct per layer and step), and where each ran.
+  uint64_t expert_hits = 0;
+  uint64_t expert_fetched = 0;
+  uint64_t expert_cpu = 0;
+  uint64_t expert_promoted = 0;
+  uint64_t bytes_fetched = 0;  // link, promotions included
+  uint64_t bytes_cpu = 0;      // read from banks by the CPU arm
+  // misses_histogram[m]: layers of decode steps that had m misses (last bucket: that many or more).
+  std::array<uint64_t, kMissHistogramSize> misses_histogram{};
+  double link_wait_seconds = 0;  // compute stood still for the link
+  std::string logits_hash;       // of the last step's logits rows
+};
+
+// What was really engaged, to be compared with what was asked.
+struct EngagedRecord {
+  std::string strategy;
+  std::string isa;
+  std::string mechanism;   // how blobs reach slots: "copy thread", later "sm gather", "copy engine"
+  int threads_worked = 0;  // pool threads that took part in a task
+  int64_t slots = 0;
+  double fetched_share = 0;  // fetched / misses
+};
+
+}  // namespace ft

@@ -1,0 +1,86 @@
+// The engine: weights, slots, KV cache and one step at a time. The scheduler, the scorer, the probes and the tuner
+// drive it through this class; nothing else runs a model.
+//
+// Thread rule: all calls from one thread at a time. step() allocates, locks and logs nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "engine/engine_config.h"
+#include "engine/experts/memory_plan.h"
+#include "engine/experts/routing_trace.h"
+#include "engine/experts/slot_table.h"
+#include "engine/model/family.h"
+#include "engine/runtime/counters.h"
+#include "engine/runtime/step.h"
+#include "kernels/host/isa.h"
+
+namespace ft {
+
+// A model in memory, shared by several engines (the tuner's candidates).
+struct LoadedModel {
+  std::shared_ptr<const Family> family;
+  std::shared_ptr<const ModelWeights> weights;
+};
+
+class Engine {
+ public:
+  // Checks the config against the model and the memory plan, allocates, fills resident slots. Throws Error.
+  Engine(LoadedModel model, const EngineConfig& config, const MemoryInputs& memory);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const EngineConfig& config() const;
+  const ModelGeometry& geometry() const;
+  const ModelFormats& formats() const;
+  const MemoryPlan& memory_plan() const;
+  Isa isa() const;
+
+  // Sequences: a KV slot each, 0 .. max_batch - 1.
+  int open_sequence();  // -1 when all are taken
+  void close_sequence(int sequence);
+  int64_t sequence_length(int sequence) const;
+
+  // Runs one step. logits: (batch.logits_rows, vocab) row-major, valid until the next step.
+  // REQUIRES runs of distinct open sequences, position == length, length + tokens <= max_context, tokens <=
+  // max(prefill_chunk, max_batch), ids in [0, vocab): FT_CHECKed; callers validate input first.
+  std::span<const float> step(std::span<const TokenRun> runs);
+
+  // Feeds a whole prompt in prefill chunks; gives the last token's logits.
+  std::span<const float> prefill(int sequence, std::span<const int32_t> ids);
+
+  // Cache content, for starting where a trace replay ends. restore() copies blobs into the slots.
+  SlotTable::Content cache_content() const;
+  void restore_cache(const SlotTable::Content& content);
+
+  // Routing of decode steps, recorded into `trace` while it is set (null: off). ids grow: not for the token path's
+  // promise.
+  void record_routing(RoutingTrace* trace);
+  // Synthetic weights: expert choices come from here instead of the router's (which still runs, for its time).
+  void set_routing(std::shared_ptr<const RoutingTrace> trace);
+  bool routing_is_synthetic() const;
+
+  // --- for probes: the parts of a step, timed as they serve ---
+  // Runs MoE layer `plan.layer` on `tokens` rows of activations already in place, exactly as a decode step does, with
+  // the plan given instead of the table's. Every expert of the plan gets every token. For layer_sweep and overlap.
+  void run_moe_layer(const LayerPlan& plan, int tokens);
+  // A decode step for `tokens` sequences at `context` positions with every expert a hit of slot contents as they are
+  // (no table, no misses): for `dense`. KV content is whatever is there; lengths are not changed.
+  void run_dense_step(int tokens, int64_t context);
+
+  EngineCounters counters() const;
+  void reset_counters();
+  EngagedRecord engaged() const;
+  WorkerPool& pool();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ft

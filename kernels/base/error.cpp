@@ -1,0 +1,46 @@
+#include "kernels/base/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace ft {
+namespace {
+
+// One line, so that a hostile file name or key cannot forge log lines.
+std::string printable(std::string_view text) {
+  constexpr size_t kMaxShownBytes = 300;
+  std::string out;
+  for (const char c : text.substr(0, kMaxShownBytes)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  if (text.size() > kMaxShownBytes) out += "...";
+  return out;
+}
+
+}  // namespace
+
+std::string format_error(const ErrorParts& parts) {
+  std::string text = printable(parts.what);
+  if (!parts.path.empty()) text += ": " + printable(parts.path);
+  if (!parts.value.empty()) text += std::string(parts.path.empty() ? ":" : " is") + " '" + printable(parts.value) + "'";
+  if (!parts.allowed.empty()) text += "; allowed: " + printable(parts.allowed);
+  if (!parts.action.empty()) text += "; " + printable(parts.action);
+  return text;
+}
+
+Error::Error(ErrorKind kind, ErrorParts parts)
+    : std::runtime_error(format_error(parts)), kind_(kind), parts_(std::move(parts)) {}
+
+void check_failed(const char* expression, const char* file, int line) {
+  std::fprintf(stderr, "%s:%d: internal check failed: %s\n", file, line, expression);
+  std::abort();
+}
+
+}  // namespace ft

@@ -1,0 +1,43 @@
+// JSON with limits: the only way text that comes from outside becomes a JSON value.
+//
+// Two value types. Json keeps keys sorted and finds them fast: files (config.json, tensor headers, vocabularies).
+// OrderedJson keeps the order of keys: requests whose tools a chat template prints, and every file that we write.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace ft {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+struct JsonLimits {
+  size_t max_bytes = 64u << 20;
+  size_t max_depth = 64;          // arrays and objects inside each other
+  size_t max_values = 8'000'000;  // values and keys together
+  size_t max_keys_per_object = 2'000'000;
+};
+
+inline constexpr JsonLimits kFileJsonLimits{};
+// A request: OrderedJson looks keys up linearly, so objects stay small.
+inline constexpr JsonLimits kRequestJsonLimits{8u << 20, 48, 500'000, 1'000};
+
+// Throws Error(kind) that names `source` (a file name, "request body") and the byte offset. Refuses duplicate keys,
+// invalid UTF-8, NaN/Infinity literals, and anything over the limits.
+Json parse_json(std::string_view text, std::string_view source, const JsonLimits& limits = kFileJsonLimits);
+OrderedJson parse_ordered_json(std::string_view text, std::string_view source,
+                               const JsonLimits& limits = kRequestJsonLimits);
+
+// Whole file as text. Throws Error naming the path when it is missing, not a file, unreadable or over max_bytes.
+std::string read_text_file(const std::string& path, size_t max_bytes = kFileJsonLimits.max_bytes);
+Json read_json_file(const std::string& path, const JsonLimits& limits = kFileJsonLimits);
+
+// Writes to a temporary file in the same folder, syncs it, renames it over `path`, syncs the folder: a reader sees the
+// old file or the new one. Throws Error and leaves no temporary file behind when it cannot.
+void write_file_atomically(const std::string& path, std::string_view content);
+
+}  // namespace ft

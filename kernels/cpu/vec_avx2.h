@@ -1,0 +1,104 @@
+// The vector vocabulary on AVX2 + FMA + F16C: 16 fp32 lanes in two registers, lanes 0-7 in lo. See vec_avx512.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#ifndef FT_ISA_NAMESPACE
+#define FT_ISA_NAMESPACE avx2
+#endif
+
+namespace ft::FT_ISA_NAMESPACE {
+
+struct F32x16 {
+  __m256 lo, hi;
+};
+struct U32x16 {
+  __m256i lo, hi;
+};
+
+static inline F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+static inline F32x16 broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static inline F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+static inline void store(float* p, F32x16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+static inline __m256i lane_mask(int n) {  // lanes 0 .. n-1 all ones
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline F32x16 load_n(const float* p, int n) {
+  return {_mm256_maskload_ps(p, lane_mask(n)), _mm256_maskload_ps(p + 8, lane_mask(n - 8))};
+}
+static inline void store_n(float* p, F32x16 x, int n) {
+  _mm256_maskstore_ps(p, lane_mask(n), x.lo);
+  _mm256_maskstore_ps(p + 8, lane_mask(n - 8), x.hi);
+}
+static inline F32x16 add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+static inline F32x16 sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+static inline F32x16 mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+static inline F32x16 div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+static inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+static inline F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+static inline F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+static inline F32x16 round_nearest(F32x16 x) {
+  return {_mm256_round_ps(x.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(x.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+static inline U32x16 to_int(F32x16 x) { return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)}; }
+static inline F32x16 bits_to_float(U32x16 x) { return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)}; }
+static inline U32x16 float_to_bits(F32x16 x) { return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)}; }
+static inline U32x16 load_words(const uint32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+static inline U32x16 load_words_n(const uint32_t* p, int n) {
+  const int* words = reinterpret_cast<const int*>(p);
+  return {_mm256_maskload_epi32(words, lane_mask(n)), _mm256_maskload_epi32(words + 8, lane_mask(n - 8))};
+}
+static inline void store_words(uint32_t* p, U32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
+}
+static inline U32x16 broadcast_word(uint32_t x) {
+  return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
+}
+static inline U32x16 add_words(U32x16 a, U32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+static inline U32x16 and_words(U32x16 a, U32x16 b) {
+  return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
+}
+static inline U32x16 or_words(U32x16 a, U32x16 b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+template <int kBits>
+static inline U32x16 shift_left(U32x16 x) {
+  return {_mm256_slli_epi32(x.lo, kBits), _mm256_slli_epi32(x.hi, kBits)};
+}
+template <int kBits>
+static inline U32x16 shift_right(U32x16 x) {
+  return {_mm256_srli_epi32(x.lo, kBits), _mm256_srli_epi32(x.hi, kBits)};
+}
+static inline __m256 widen_bf16(const void* p) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))), 16));
+}
+static inline F32x16 load_bf16(const void* p) {
+  return {widen_bf16(p), widen_bf16(static_cast<const uint16_t*>(p) + 8)};
+}
+static inline F32x16 load_bf16_n(const void* p, int n) {
+  alignas(32) uint16_t padded[16] = {};
+  for (int i = 0; i < n; ++i) padded[i] = static_cast<const uint16_t*>(p)[i];
+  return load_bf16(padded);
+}
+static inline float tree_sum(F32x16 x) {
+  const __m256 eight = _mm256_add_ps(x.lo, x.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace ft::FT_ISA_NAMESPACE

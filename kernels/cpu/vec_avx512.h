@@ -1,0 +1,78 @@
+// The vector vocabulary on AVX-512 (F, BW, DQ, VL): 16 fp32 lanes in one register. Bodies (*.inc.h) are written once in
+// these words; a file OP_ISA.cpp includes one vocabulary and one body. Everything stays in the ISA's namespace: an
+// inline function shared with baseline code would be one weak symbol, and the linker could pick the AVX-512 one.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#ifndef FT_ISA_NAMESPACE
+#define FT_ISA_NAMESPACE avx512
+#endif
+
+namespace ft::FT_ISA_NAMESPACE {
+
+using F32x16 = __m512;   // 16 fp32 lanes
+using U32x16 = __m512i;  // 16 words
+
+static inline F32x16 zero() { return _mm512_setzero_ps(); }
+static inline F32x16 broadcast(float x) { return _mm512_set1_ps(x); }
+static inline F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
+static inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x); }
+// First n lanes (0..16); the others read as +0 and are not written.
+static inline F32x16 load_n(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
+}
+static inline void store_n(float* p, F32x16 x, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), x);
+}
+static inline F32x16 add(F32x16 a, F32x16 b) { return _mm512_add_ps(a, b); }
+static inline F32x16 sub(F32x16 a, F32x16 b) { return _mm512_sub_ps(a, b); }
+static inline F32x16 mul(F32x16 a, F32x16 b) { return _mm512_mul_ps(a, b); }
+static inline F32x16 div(F32x16 a, F32x16 b) { return _mm512_div_ps(a, b); }
+static inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return _mm512_fmadd_ps(a, b, c); }
+static inline F32x16 min(F32x16 a, F32x16 b) { return _mm512_min_ps(a, b); }  // b when either is NaN
+static inline F32x16 max(F32x16 a, F32x16 b) { return _mm512_max_ps(a, b); }  // b when either is NaN
+static inline F32x16 round_nearest(F32x16 x) {
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline U32x16 to_int(F32x16 x) { return _mm512_cvtps_epi32(x); }
+static inline F32x16 bits_to_float(U32x16 x) { return _mm512_castsi512_ps(x); }
+static inline U32x16 float_to_bits(F32x16 x) { return _mm512_castps_si512(x); }
+static inline U32x16 load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+static inline U32x16 load_words_n(const uint32_t* p, int n) {
+  return _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << n) - 1u), p);
+}
+static inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x); }
+static inline U32x16 broadcast_word(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+static inline U32x16 add_words(U32x16 a, U32x16 b) { return _mm512_add_epi32(a, b); }
+static inline U32x16 and_words(U32x16 a, U32x16 b) { return _mm512_and_si512(a, b); }
+static inline U32x16 or_words(U32x16 a, U32x16 b) { return _mm512_or_si512(a, b); }
+template <int kBits>
+static inline U32x16 shift_left(U32x16 x) {
+  return _mm512_slli_epi32(x, kBits);
+}
+template <int kBits>
+static inline U32x16 shift_right(U32x16 x) {
+  return _mm512_srli_epi32(x, kBits);
+}
+// 16 consecutive bf16 as fp32, exact; _n: the first n, the others +0.
+static inline F32x16 load_bf16(const void* p) {
+  return bits_to_float(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
+}
+static inline F32x16 load_bf16_n(const void* p, int n) {
+  return bits_to_float(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1u), p)), 16));
+}
+// The fixed tree over lanes: widths 8, 4, 2, 1, acc[i] + acc[i + width].
+static inline float tree_sum(F32x16 x) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace ft::FT_ISA_NAMESPACE

@@ -1,0 +1,67 @@
+// Large host buffers: anonymous mappings with huge-page advice, touched in parallel. Owner unmaps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace ft {
+
+class WorkerPool;
+
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  // `bytes` is rounded up to the page size; 0 gives an empty buffer. Contents are zero. With a pool the first touch is
+  // parallel. Throws Error(kFailed) with the size and what is available when the mapping fails.
+  explicit HostBuffer(int64_t bytes, WorkerPool* pool = nullptr);
+  ~HostBuffer();
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_);
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// A file mapped read-only, private. Throws Error naming the path.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// What the kernel granted: "2 MiB pages: 93 %" style facts for the profile's conditions.
+struct PageReport {
+  int64_t bytes = 0;
+  int64_t huge_bytes = 0;
+  std::string huge_page_mode;
+};
+PageReport page_report(const HostBuffer& buffer);
+
+}  // namespace ft

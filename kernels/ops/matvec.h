@@ -1,0 +1,46 @@
+// y = W x for a packed matrix and one or more packed activation rows. The product of every linear layer and expert.
+//
+// CANONICAL ORDER (the numerics contract; same bits on every ISA and on CUDA). For one row and one token:
+//   acc[0..15] = 0
+//   for each block b, for each lane l present in it:
+//     P = 0; for p = 0 .. group/2 - 1:  P = fma(w[2p+1], x[2p+1], P);  P = fma(w[2p], x[2p], P)     (as vdpbf16ps)
+//     acc[l] = fma(P, scale(b, l), acc[l])          bf16: scale is 1
+//   for width 8, 4, 2, 1:  acc[i] = acc[i] + acc[i + width], i < width
+//   y = acc[0] * global
+// w are codes decoded exactly to bf16. Every fp32 operation flushes denormal inputs and results (FTZ and DAZ); variants
+// may rely on the caller having set MXCSR with FlushDenormals (kernels/host/flush_denormals.h), as the pool does.
+// Absent lanes and K padding contribute +0. The result never depends on tokens, tile range or thread.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/formats/expert_blob.h"
+#include "kernels/formats/format.h"
+
+namespace ft {
+
+struct MatvecArgs {
+  const PackedMatrix* w = nullptr;
+  const uint32_t* const* x = nullptr;  // (tokens) pointers to packed rows of w->layout.cols
+  int64_t tokens = 0;                  // >= 1; weights are decoded once for several tokens
+  int64_t tile_begin = 0;              // row tiles [tile_begin, tile_end)
+  int64_t tile_end = 0;
+  float* const* y = nullptr;  // (tokens) pointers to fp32 rows of w->layout.rows
+};
+using MatvecFn = void (*)(const MatvecArgs&);
+
+// a = silu(gate x) * (up x), rounded to bf16 and written as packed activations for the down product.
+//   g = gate row dot * gate_global, u likewise; a = (g / (1 + exp(-g))) * u with kernels/ops/exp.h, correctly rounded
+//   division; then bf16, nearest even.
+struct GateUpArgs {
+  const ExpertLayout* layout = nullptr;
+  const std::byte* blob = nullptr;
+  const uint32_t* const* x = nullptr;  // (tokens) packed rows of layout->hidden
+  int64_t tokens = 0;
+  int64_t tile_begin = 0;  // row tiles of gate and up
+  int64_t tile_end = 0;
+  uint32_t* const* a = nullptr;  // (tokens) packed rows of layout->intermediate; padding words stay as they were
+};
+using GateUpFn = void (*)(const GateUpArgs&);
+
+}  // namespace ft

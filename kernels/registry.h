@@ -1,0 +1,75 @@
+// The table of kernels. Tests, benches, tuner and engine all walk this one table: a kernel that is not in it cannot be
+// called, and one without a reference variant does not pass the registry test.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "kernels/formats/format.h"
+#include "kernels/host/isa.h"
+#include "kernels/ops/activations.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/matvec.h"
+#include "kernels/ops/memory.h"
+#include "kernels/ops/rows.h"
+
+namespace ft {
+
+enum class OpId : uint8_t {
+  kPackActivations,
+  kMatvec,
+  kGateUp,
+  kRmsnorm,
+  kHeadNormRope,
+  kSiluMul,
+  kAdd,
+  kMerge,
+  kRouterTopK,
+  kAttention,
+  kStreamCopy,
+  kStreamScale,
+  kStreamAdd,
+  kStreamTriad,
+  kMemRead,
+};
+std::string_view op_name(OpId op);
+
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, SiluMulFn, AddFn,
+                              MergeFn, RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
+
+inline constexpr int kNoFormat = -1;
+
+struct KernelDesc {
+  OpId op{};
+  int format = kNoFormat;  // FormatId, or kNoFormat for ops without weights
+  Isa isa{};               // what it needs; Isa::kScalar is the reference
+  std::string_view name;   // "matvec.nvfp4.avx512_bf16"
+  KernelFn fn;
+};
+
+std::span<const KernelDesc> kernel_registry();
+
+// The best variant at or below `isa`, or null. The engine resolves once at start.
+const KernelDesc* find_kernel(OpId op, int format, Isa isa);
+
+// The functions one engine calls, resolved once for an ISA. Indexed by FormatId where weights are read.
+struct KernelTable {
+  Isa isa{};
+  PackActivationsFn pack_activations = nullptr;
+  MatvecFn matvec[kFormatCount] = {};
+  GateUpFn gate_up[kFormatCount] = {};
+  RmsnormFn rmsnorm = nullptr;
+  HeadNormRopeFn head_norm_rope = nullptr;
+  SiluMulFn silu_mul = nullptr;
+  AddFn add = nullptr;
+  MergeFn merge = nullptr;
+  RouterTopKFn router_top_k = nullptr;
+  AttentionFn attention = nullptr;
+  StreamFn stream_copy = nullptr, stream_scale = nullptr, stream_add = nullptr, stream_triad = nullptr;
+  MemReadFn mem_read = nullptr;
+};
+KernelTable resolve_kernels(Isa isa);
+
+}  // namespace ft

@@ -1,0 +1,74 @@
+// A probe: one object that says what it measures, whether it applies here, runs, and verifies the data it moved. Each
+// times the code that serves (kernels/, engine/runtime), never a second implementation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+#include "kernels/host/topology.h"
+#include "kernels/registry.h"
+
+namespace ft {
+
+// Raw samples of one point. `at` is the point's coordinates.
+struct Samples {
+  std::string name;
+  std::string unit;  // "GB/s", "us", "tok/s"
+  std::vector<double> values;
+  uint64_t discarded = 0;
+  std::string stop_reason;  // "samples", "time", "interrupted"
+  bool reduced = false;     // shortened to fit the budget
+  std::map<std::string, double> at;
+  std::vector<std::string> remarks;
+};
+
+// Bounds of one probe: it stops at either.
+struct ProbeBudget {
+  double seconds = 0;
+  int min_samples = 3;
+  int max_samples = 31;
+};
+
+struct ProbeContext {
+  const HostTopology* topology = nullptr;
+  const CpuBudget* cpus = nullptr;
+  const MemoryBudget* memory = nullptr;
+  LoadedModel model;  // null members when a probe runs without a model
+  EngineConfig base;  // device, batch, context: what candidates share
+  MemoryInputs memory_inputs;
+  std::shared_ptr<const RoutingTrace> trace;  // real or generated expert choices
+  std::vector<int> thread_counts;             // to sweep
+  ProbeBudget budget;
+  std::function<bool()> interrupted;  // asked between samples
+  std::function<void(std::string_view note, double fraction)> progress;
+};
+
+struct Applies {
+  bool yes = true;
+  std::string reason;
+};
+
+class Probe {
+ public:
+  virtual ~Probe() = default;
+  virtual std::string_view id() const = 0;
+  virtual std::string_view measures() const = 0;  // one sentence
+  virtual std::string_view unit() const = 0;
+  virtual Applies applies(const ProbeContext& context) const = 0;
+  virtual std::vector<Samples> run(ProbeContext& context) = 0;
+  // Checks what run() moved or computed; throws Error naming the mismatch.
+  virtual void verify(ProbeContext& context) = 0;
+};
+
+// All probes, in the order the tuner runs them.
+std::vector<std::unique_ptr<Probe>> make_probes();
+
+}  // namespace ft

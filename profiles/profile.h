@@ -1,0 +1,135 @@
+// The profile: what ft-tune measured, what it chose and why, and exactly what ft-engine does. One JSON file,
+// schemas/profile.schema.json, semantic version in "version".
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/json.h"
+#include "profiles/identity.h"
+
+namespace ft {
+
+inline constexpr int kProfileMajor = 1;
+inline constexpr int kProfileMinor = 0;
+
+struct Conditions {
+  std::string commit;  // empty when unknown
+  bool dirty = false;
+  std::string created;  // UTC, ISO 8601
+  double budget_seconds = 0;
+  double spent_seconds = 0;
+  bool reduced = false;  // some probe was shortened
+  std::string device;
+  std::optional<int64_t> device_memory_limit_bytes;
+  std::vector<int64_t> contexts, batches;
+  std::string routing_source;
+  std::string memory;               // page sizes granted, for people
+  std::string likwid;               // "used: topology, counters" or why not
+  int64_t throttled_usec = 0;       // cgroup throttling while measuring
+  std::vector<std::string> forced;  // options that pinned a knob: "--strategy offload"
+};
+
+// One series of one probe: raw values, never only a mean.
+struct Measurement {
+  std::string probe;  // "expert_single"
+  std::string name;   // "nvfp4.avx512_bf16.threads=2"
+  std::string unit;   // "GB/s", "us"
+  std::vector<double> values;
+  uint64_t discarded = 0;
+  std::string stop_reason;  // "samples", "time", "interrupted"
+  bool reduced = false;
+  std::map<std::string, double> at;  // the point: {"threads": 2, "n": 4}
+  std::vector<std::string> remarks;
+};
+struct SkippedProbe {
+  std::string probe, reason;
+};
+
+struct Parameter {   // of the cost model
+  std::string name;  // "s_c.threads=2"
+  std::string unit;
+  double value = 0, low = 0, high = 0;
+};
+struct CostModelRecord {
+  std::vector<Parameter> parameters;
+  double held_out_error = 0;  // median relative, of cells that took no part in the fit
+  double held_out_error_without_fixed_costs = 0;
+  int64_t cells_fitted = 0, cells_held_out = 0;
+};
+
+struct Candidate {
+  std::string strategy;
+  int threads = 0;
+  int64_t slots = 0;
+  std::string split;  // for people: "fetch 1 of 3"
+  // Per (context, batch), in the order of conditions: tokens per second over the whole batch.
+  std::vector<double> predicted_tok_s;
+  std::vector<double> measured_tok_s;  // empty when it was not run
+  std::vector<double> measured_low, measured_high;
+  double predicted_hit_rate = 0, measured_hit_rate = 0;
+  bool chosen = false;
+  std::string verdict;  // "chosen", or why not
+};
+
+struct Decision {
+  std::string strategy;
+  double predicted_tok_s = 0, measured_tok_s = 0;
+  std::string runner_up;  // empty: none
+  double margin = 0;      // ratio to the runner-up, measured when both were
+  double margin_low = 0, margin_high = 0;
+  bool tie = false;
+  bool forced = false;
+  double gap = 0;                   // measured over predicted time of the winner
+  double missing_us_per_layer = 0;  // when the gap is over the stated factor, else 0
+  std::string reason;               // one sentence
+  std::vector<std::string> warnings;
+};
+
+// Exactly what the engine consumes. No sentinels, no free text: an absent optional key is absent.
+struct Serve {
+  std::string device;  // "host" | "cuda"
+  std::string strategy;
+  std::string model_path;  // at tuning time; blank in recorded reference profiles
+  std::optional<uint64_t> synthetic_seed;
+  std::optional<std::string> routing_preset;
+  int threads = 1;
+  std::vector<int> pinning;
+  int64_t slots = 0;
+  std::vector<int> fetch_of_misses;
+  int64_t promote_bytes_per_layer = 0;
+  int max_batch = 1;
+  int64_t max_context = 0;
+  int prefill_chunk = 64;
+  std::optional<int64_t> device_memory_limit_bytes;
+  double predicted_tok_s = 0;  // batch 1, smallest context: what stats compare with
+  double ceiling_gbps = 0;     // mem_read with these threads
+};
+
+struct Profile {
+  std::string version;  // "1.0.0"
+  Identity identity;
+  Conditions conditions;
+  std::vector<Measurement> measurements;
+  std::vector<SkippedProbe> skipped;
+  CostModelRecord cost_model;
+  std::vector<Candidate> candidates;
+  Decision decision;
+  Serve serve;
+};
+
+// Validates against the schema, then the ranges. Throws Error(kUsage) with the JSON path, the value and what is
+// allowed.
+Profile parse_profile(const Json& json, const std::string& source);
+Profile read_profile(const std::string& path);
+OrderedJson profile_to_json(const Profile& profile);
+void write_profile(const std::string& path, const Profile& profile);  // atomic; validates what it writes
+
+// Validates any JSON against one of the schemas built into the program ("profile", "routing_trace", "machine",
+// "samples"). Throws Error(kind kUsage) with the path.
+void validate_schema(const Json& json, const std::string& schema, const std::string& source);
+
+}  // namespace ft
