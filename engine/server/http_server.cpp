@@ -111,24 +111,18 @@ void HttpServer::State::complete(Endpoint endpoint, const httplib::Request& requ
     return;
   }
   try {
-    const OrderedJson body = parse_ordered_json(request.body, "request body");
     const CompletionRequest wanted =
-        parse_completion_request(endpoint, body, service.load()->sampling_defaults(), random_word());
+        parse_completion_request(endpoint, request.body, service.load()->sampling_defaults(), random_word());
     if (!knows_model(wanted.model)) {
-      reply(response, openai_error(404,
-                                   "the model '" + wanted.model + "' is not served here; this server has '" +
-                                       service.load()->profile().model_name + "'",
-                                   "model_not_found"));
+      const std::string here = service.load()->profile().model_name;
+      reply(response,
+            openai_error(404, "the model '" + wanted.model + "' is not served here; this server has '" + here + "'",
+                         "model_not_found"));
       return;
     }
     answer(wanted, response);
   } catch (const Error& error) {
-    // What is wrong with the text of a request body is the request's fault.
-    if (error.kind() == ErrorKind::kUsage) {
-      reply(response, openai_error(400, error.what(), "invalid_json"));
-    } else {
-      reply(response, openai_error(error));
-    }
+    reply(response, openai_error(error));
   }
 }
 

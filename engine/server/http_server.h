@@ -28,10 +28,9 @@ class HttpServer {
   int port() const;
   // From now on requests are answered by `service`, which must live until stop() has returned.
   void set_ready(Service& service);
-  // Closes the listening socket, lets no new request in, and returns when the handlers have ended. The service's
-  // answers must end for that: destroy or stop it from another thread, or call begin_stop(), end the service, then
-  // stop().
+  // Lets no new request in; answers in progress go on.
   void begin_stop();
+  // begin_stop(), then waits for the handlers: end the service first (Service::stop), or they wait for their answers.
   void stop();
 
  private:

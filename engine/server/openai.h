@@ -38,8 +38,8 @@ struct CompletionRequest {
   bool stream_usage = false;
 };
 
-// Throws Error(kRequest) whose path is the field.
-CompletionRequest parse_completion_request(Endpoint endpoint, const OrderedJson& body, const SamplingOptions& defaults,
+// `body` is the text of the request. Throws Error(kRequest) whose path is the field.
+CompletionRequest parse_completion_request(Endpoint endpoint, std::string_view body, const SamplingOptions& defaults,
                                            uint64_t default_seed);
 
 struct Usage {

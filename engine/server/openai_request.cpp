@@ -220,11 +220,21 @@ void read_prompt(const Object& body, CompletionRequest& request) {
   }
 }
 
+Object parse_body(std::string_view text) {
+  try {
+    Object body = parse_ordered_json(text, "request body");
+    if (!body.is_object()) refuse("body", body, "a JSON object");
+    return body;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kRequest, error.parts());  // what is wrong with a body's text is the request's fault
+  }
+}
+
 }  // namespace
 
-CompletionRequest parse_completion_request(Endpoint endpoint, const OrderedJson& body, const SamplingOptions& defaults,
-                                           uint64_t default_seed) {
-  if (!body.is_object()) refuse("body", body, "a JSON object");
+CompletionRequest parse_completion_request(Endpoint endpoint, std::string_view text_of_body,
+                                           const SamplingOptions& defaults, uint64_t default_seed) {
+  const Object body = parse_body(text_of_body);
   check_fields(endpoint, body);
   check_neutral(body);
   CompletionRequest request;

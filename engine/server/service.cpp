@@ -164,9 +164,11 @@ Service::Service(Engine& engine, const TextModel& text, ServedProfile profile)
   state_->thread = std::thread([state = state_.get()] { state->loop(); });
 }
 
-Service::~Service() {
+Service::~Service() { stop(); }
+
+void Service::stop() {
   state_->scheduler.stop();
-  state_->thread.join();
+  if (state_->thread.joinable()) state_->thread.join();
 }
 
 std::unique_ptr<Generation> Service::start(const CompletionRequest& request) {

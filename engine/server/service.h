@@ -66,7 +66,9 @@ class Generation {
 class Service {
  public:
   Service(Engine& engine, const TextModel& text, ServedProfile profile);
-  ~Service();  // finishes what runs as cancelled
+  ~Service();  // stop(); every Generation must be gone
+  // Ends what runs as cancelled and takes no more requests. Generations wake with Error(kCapacity).
+  void stop();
 
   // Throws Error(kRequest / kCapacity) as the scheduler, tokenizer and template do; Error(kFailed) when the folder has
   // no tokenizer.
