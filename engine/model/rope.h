@@ -1,5 +1,5 @@
 // Rotary position embedding: the settings of config.json, and the cos/sin tables made once at start.
-// Sources: RoFormer (Su et al. 2021); YaRN (Peng et al. 2023) as Hugging Face transformers' modeling_rope_utils reads it.
+// Sources: RoFormer (Su et al. 2021); YaRN (Peng et al. 2023), read as transformers' modeling_rope_utils does.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ struct RopeSettings {
 
 inline constexpr double kMaxRopeTheta = 1e12;
 inline constexpr double kMaxYarnFactor = 1e4;
+inline constexpr int64_t kMaxModelPositions = int64_t{1} << 24;
 
 // Merges old keys (rope_theta, rope_scaling with "type") and new ones (rope_parameters with "rope_type"); keys of
 // rope_parameters win over those of rope_scaling, those over top-level ones. Throws Error naming the key.
