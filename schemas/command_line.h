@@ -1,4 +1,4 @@
-// Parses a command line against a ProgramSpec (CLI11 inside).
+// Parses a command line against a ProgramSpec (CLI11 inside), and the frame around every main().
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,46 @@ struct CountOrPercent {
   std::optional<double> percent;
 };
 
+// Values by option name as in the table ("--model"). Asking for a name that the table lacks, or for a value that is
+// neither given nor has a default, is a bug (FT_CHECK): use has() or the optional_ forms. Values were checked when the
+// command line was parsed, so nothing here throws.
 class ParsedOptions {
  public:
   bool has(std::string_view name) const;  // given by the user
   bool flag(std::string_view name) const;
-  std::string text(std::string_view name) const;  // given or default
+  std::string text(std::string_view name) const;  // kText, kChoice: given or default
   std::optional<std::string> optional_text(std::string_view name) const;
   int64_t integer(std::string_view name) const;  // kInteger, kBytes
   std::optional<int64_t> optional_integer(std::string_view name) const;
   double number(std::string_view name) const;
-  std::vector<int64_t> integers(std::string_view name) const;
+  std::vector<int64_t> integers(std::string_view name) const;   // kIntegers, as given; empty without a default
+  std::vector<std::string> texts(std::string_view name) const;  // kTexts; empty without a default
   std::optional<CountOrPercent> count_or_percent(std::string_view name) const;
+  std::optional<uint64_t> synthetic_seed(std::string_view name) const;  // kWeights; empty: checkpoint, or not given
 
-  std::map<std::string, std::string, std::less<>> given;
+  std::map<std::string, std::string, std::less<>> given;  // text as typed; repeated kTexts joined by commas
   const ProgramSpec* program = nullptr;
+
+ private:
+  const OptionSpec& spec(std::string_view name, std::initializer_list<OptionKind> kinds) const;
+  std::optional<std::string> value(const OptionSpec& spec) const;
 };
 
 struct ParseResult {
   std::optional<ParsedOptions> options;  // empty: --help or --version was printed, exit with 0
 };
 // Throws Error(kUsage) naming the option, its value, what is allowed, and the nearest option for an unknown name.
-// --help and --version print to stdout.
-ParseResult parse_command_line(const ProgramSpec& program, int argc, const char* const* argv);
+// --help (-h) and --version print to stdout; `build` is what --version shows after the program's name.
+ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv);
+
+// The text of --help.
+std::string help_text(const ProgramSpec& program);
 
 // The body of every main(): runs `body`, prints an Error or any exception as one line on stderr, maps it to an exit
-// code. Never lets an exception escape.
-int run_program(const ProgramSpec& program, int argc, const char* const* argv, int (*body)(const ParsedOptions&));
+// code: what `body` returned, or 1 failed, 2 usage or refused, 130 interrupted. Never lets an exception escape; output
+// that could not be written to stdout is a failure.
+int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                int (*body)(const ParsedOptions&));
 
 // SIGINT/SIGTERM set a flag; long loops ask it. Second signal: default action.
 void install_interrupt_handler();

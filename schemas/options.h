@@ -1,5 +1,5 @@
-// Every option of every program, declared once: name, kind, default, range, help. The command line, --help, the
-// README's table (checked by a test) and the errors come from these tables.
+// Every option of every program, declared once: name, kind, default, range, help. The command line, --help and the
+// errors come from these tables.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,28 @@
 namespace ft {
 
 enum class OptionKind : uint8_t {
-  kFlag,  // no value
-  kText,
+  kFlag,            // no value
+  kText,            // any text that is not empty
+  kTexts,           // comma-separated texts; may be given more than once
   kInteger,         // within [low, high]
   kNumber,          // within [low, high]
   kChoice,          // one of `choices`, separated by |
-  kIntegers,        // comma-separated integers within [low, high]
-  kBytes,           // integer with optional KiB, MiB, GiB (K, M, G); within [low, high]
-  kCountOrPercent,  // N or P%
+  kIntegers,        // comma-separated integers within [low, high], no duplicates
+  kBytes,           // integer with optional KiB, MiB, GiB, TiB (or K, M, G, T, powers of 1024); within [low, high]
+  kCountOrPercent,  // N within [low, high], or P% with P in [0, 100]
+  kWeights,         // "checkpoint", "synthetic" or "synthetic:SEED"
 };
 
 struct OptionSpec {
-  std::string_view name;        // "--model"; positional arguments have no dashes
-  std::string_view short_name;  // "-o" or empty
+  std::string_view name;             // "--model"
+  std::string_view short_name = {};  // "-o" or empty
   OptionKind kind{};
-  std::string_view value_name;    // shown in help: "DIR"
-  std::string_view default_text;  // empty: no default
-  std::string_view choices;       // kChoice
-  double low = 0, high = 0;       // inclusive; both 0: no range
+  std::string_view value_name = {};    // shown in help: "DIR"
+  std::string_view default_text = {};  // empty: no default
+  std::string_view choices = {};       // kChoice
+  double low = 0, high = 0;            // inclusive; both 0: no range
   bool required = false;
-  std::string_view help;  // one or two sentences
+  std::string_view help = {};  // one or two sentences
 };
 
 struct ProgramSpec {
@@ -40,5 +42,15 @@ struct ProgramSpec {
 
 extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
+
+// Limits of values that only the command line takes. Those that a profile holds too equal the schema's (a test).
+inline constexpr double kMaxBudgetSeconds = 86'400;
+inline constexpr double kMaxListedContext = 16'777'216;
+inline constexpr double kMinMemoryLimitBytes = 1'048'576;
+inline constexpr double kMaxMemoryLimitBytes = 1'125'899'906'842'624;  // 1 PiB
+inline constexpr size_t kMaxListItems = 64;
+// 2^53 - 1: a seed goes through JSON, whose numbers many readers keep as doubles.
+inline constexpr uint64_t kMaxSyntheticSeed = 9'007'199'254'740'991;
+inline constexpr uint64_t kDefaultSyntheticSeed = 1;
 
 }  // namespace ft

@@ -1,0 +1,79 @@
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "schemas/command_line.h"
+
+namespace ft {
+namespace {
+
+// A signal handler can reach nothing but static storage; the one mutable global of the project.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+std::atomic<bool> interrupt_flag{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "read and written in a signal handler");
+
+extern "C" void on_interrupt(int) {
+  interrupt_flag.store(true);
+  std::signal(SIGINT, SIG_DFL);  // whoever asks twice does not want to wait
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return kExitUsage;
+    case ErrorKind::kInterrupted:
+      return kExitInterrupted;
+    case ErrorKind::kFailed:
+    case ErrorKind::kRequest:
+    case ErrorKind::kCapacity:
+      break;
+  }
+  return kExitFailed;
+}
+
+int report(const ProgramSpec& program, const std::string& message, int code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: error: %s\n", std::string(program.name).c_str(), message.c_str());
+  return code;
+}
+
+}  // namespace
+
+void install_interrupt_handler() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;  // system calls of libraries go on; loops ask interrupted()
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool interrupted() { return interrupt_flag.load(std::memory_order_relaxed); }
+
+int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                int (*body)(const ParsedOptions&)) {
+  int code = kExitFailed;
+  try {
+    const ParseResult parsed = parse_command_line(program, build, argc, argv);
+    code = parsed.options ? body(*parsed.options) : kExitDone;
+  } catch (const Error& error) {
+    return report(program, error.what(), exit_code(error.kind()));
+  } catch (const std::bad_alloc&) {
+    return report(program, "out of memory", kExitFailed);
+  } catch (const std::exception& error) {
+    return report(program, error.what(), kExitFailed);
+  } catch (...) {
+    return report(program, "unknown exception", kExitFailed);
+  }
+  // A full disk or a closed pipe behind stdout would otherwise pass for success.
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (lost && code == kExitDone) return report(program, "cannot write to stdout", kExitFailed);
+  return code;
+}
+
+}  // namespace ft
