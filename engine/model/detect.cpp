@@ -100,10 +100,6 @@ float half_to_float(uint16_t bits) {
   return sign * std::bit_cast<float>((wide_exponent << 23) | (mantissa << 13));
 }
 
-bool aligned(std::span<const std::byte> bytes, size_t alignment) {
-  return reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0;
-}
-
 float read_global(const FoundMatrix& found) {
   if (found.global.empty()) return 1.0f;
   float value = 0;
@@ -130,20 +126,15 @@ const Detector::Endings Detector::kWithWeight{".weight",         ".weight_packed
                                               ".weight_scale_2", ".weight_global_scale", ".weight_scale_inv"};
 const Detector::Endings Detector::kBare{"", {}, {}, {}, {}, "_scale_inv"};
 
-RawMatrix raw_matrix(const FoundMatrix& found, RawScratch& scratch) {
+RawMatrix raw_matrix(const FoundMatrix& found, std::vector<float>& scales) {
   RawMatrix raw{found.format, found.rows, found.cols, found.codes, found.scales, read_global(found)};
-  if (found.format == FormatId::kBf16 && !aligned(found.codes, sizeof(bf16))) {
-    scratch.codes.assign(found.codes.begin(), found.codes.end());
-    raw.codes = scratch.codes;
-  }
-  if (found.format != FormatId::kFp8Block) return raw;
-  if (found.scale_dtype == DType::kF32 && aligned(found.scales, sizeof(float))) return raw;
+  if (found.format != FormatId::kFp8Block || found.scale_dtype == DType::kF32) return raw;
   TensorView view;
   view.dtype = found.scale_dtype;
   view.bytes = found.scales;
-  scratch.scales.resize(static_cast<size_t>(view.elements()) * sizeof(float));
-  convert_to_f32(view, {reinterpret_cast<float*>(scratch.scales.data()), static_cast<size_t>(view.elements())});
-  raw.scales = scratch.scales;
+  scales.resize(static_cast<size_t>(view.elements()));
+  convert_to_f32(view, scales);
+  raw.scales = std::as_bytes(std::span(scales));
   return raw;
 }
 

@@ -32,13 +32,9 @@ struct FoundMatrix {
   bool global_divides = false;
 };
 
-// What a RawMatrix points to when the file's bytes cannot be used as they are: misaligned, or BF16 scales.
-struct RawScratch {
-  std::vector<std::byte> codes;
-  std::vector<std::byte> scales;
-};
-// Spans of the result point into the file or into `scratch`. Throws Error when the global scale is not usable.
-RawMatrix raw_matrix(const FoundMatrix& found, RawScratch& scratch);
+// Spans of the result point into the file, whatever their alignment there, or, where BF16 scales had to become F32,
+// into `scales`. Throws Error when the global scale is not usable.
+RawMatrix raw_matrix(const FoundMatrix& found, std::vector<float>& scales);
 
 struct FoundExpert {
   FoundMatrix gate, up, down;

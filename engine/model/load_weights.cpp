@@ -101,7 +101,7 @@ class Loader {
         items.push_back({i, tile, std::min(tile + step, layout.row_tiles)});
       }
     }
-    std::vector<RawScratch> scratch(plan_.matrices.size());
+    std::vector<std::vector<float>> scratch(plan_.matrices.size());
     std::vector<RawMatrix> raw;
     for (size_t i = 0; i < plan_.matrices.size(); ++i) raw.push_back(raw_matrix(plan_.matrices[i], scratch[i]));
     run_items(pool_, static_cast<int64_t>(items.size()), [&](int64_t n) {
@@ -189,7 +189,7 @@ class Loader {
           return;
         }
         const FoundExpert& found = plan_.experts[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
-        RawScratch gate, up, down;
+        std::vector<float> gate, up, down;
         pack_expert(raw_matrix(found.gate, gate), raw_matrix(found.up, up), raw_matrix(found.down, down), layout,
                     bank.blob(layer, expert));
       });

@@ -17,8 +17,9 @@ namespace {
 // No product of these reaches 2^62: the largest is all expert weights in bf16, 2^10 * 2^12 * 3 * 2^17 * 2^17 * 2 bytes.
 constexpr int64_t kMaxHidden = int64_t{1} << 17;
 constexpr int64_t kMaxExpertIntermediate = int64_t{1} << 17;
-constexpr int64_t kMaxDenseIntermediate = int64_t{1} << 20;
-constexpr int64_t kMaxVocab = int64_t{1} << 22;
+constexpr int64_t kMaxDenseIntermediate = kMaxMatrixCols;
+constexpr int64_t kMaxVocab = kMaxMatrixRows;
+constexpr int64_t kMaxHeadsWidth = kMaxMatrixCols;  // num_attention_heads * head_dim
 constexpr int64_t kMaxHeads = 1024;
 
 struct Qwen3MoeConfig {
@@ -71,6 +72,10 @@ void read_attention(const ConfigReader& reader, Qwen3MoeConfig& config) {
   if (geometry.head_dim < 2 || geometry.head_dim > kMaxHeadDim || geometry.head_dim % 2 != 0) {
     reader.refuse("head_dim", "an even number from 2 to " + std::to_string(kMaxHeadDim) +
                                   " (absent: hidden_size / num_attention_heads, here " + std::to_string(implied) + ")");
+  }
+  if (geometry.heads * geometry.head_dim > kMaxHeadsWidth) {
+    reader.refuse("num_attention_heads", "at most " + std::to_string(kMaxHeadsWidth / geometry.head_dim) +
+                                             " with a head_dim of " + std::to_string(geometry.head_dim));
   }
   geometry.kv_layers = geometry.layers;
   config.attention_bias = reader.boolean("attention_bias", false);
