@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/error.h"
+
 namespace ft {
 
 using Json = nlohmann::json;
@@ -27,17 +29,21 @@ inline constexpr JsonLimits kFileJsonLimits{};
 inline constexpr JsonLimits kRequestJsonLimits{8u << 20, 48, 500'000, 1'000};
 
 // Throws Error(kind) that names `source` (a file name, "request body") and the byte offset. Refuses duplicate keys,
-// invalid UTF-8, NaN/Infinity literals, and anything over the limits.
-Json parse_json(std::string_view text, std::string_view source, const JsonLimits& limits = kFileJsonLimits);
+// invalid UTF-8, NUL bytes, NaN/Infinity literals, numbers beyond fp64, and anything over the limits. The limits hold
+// while parsing: memory and time are bounded by them, not by the text. Messages are printable ASCII.
+Json parse_json(std::string_view text, std::string_view source, const JsonLimits& limits = kFileJsonLimits,
+                ErrorKind kind = ErrorKind::kFailed);
 OrderedJson parse_ordered_json(std::string_view text, std::string_view source,
-                               const JsonLimits& limits = kRequestJsonLimits);
+                               const JsonLimits& limits = kRequestJsonLimits, ErrorKind kind = ErrorKind::kFailed);
 
-// Whole file as text. Throws Error naming the path when it is missing, not a file, unreadable or over max_bytes.
+// Whole file as text. Throws Error(kFailed) naming the path when it is missing, not a regular file, unreadable or over
+// max_bytes.
 std::string read_text_file(const std::string& path, size_t max_bytes = kFileJsonLimits.max_bytes);
 Json read_json_file(const std::string& path, const JsonLimits& limits = kFileJsonLimits);
 
 // Writes to a temporary file in the same folder, syncs it, renames it over `path`, syncs the folder: a reader sees the
-// old file or the new one. Throws Error and leaves no temporary file behind when it cannot.
+// old file or the new one. A symbolic link is followed. Throws Error(kFailed) and leaves no temporary file behind when
+// it cannot; refuses a path that is there but is not a regular file (a folder, /dev/null).
 void write_file_atomically(const std::string& path, std::string_view content);
 
 }  // namespace ft

@@ -1,0 +1,159 @@
+#include "kernels/host/host_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "kernels/host/topology.h"
+#include "kernels/host/worker_pool.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
+int64_t page_bytes() { return ::sysconf(_SC_PAGESIZE); }
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Writes one byte a page. Threads take whole huge pages, so that each is placed and zeroed by one thread.
+void touch(std::byte* data, int64_t bytes, WorkerPool* pool) {
+  const int64_t step = page_bytes();
+  const int64_t huge_pages = round_up(bytes, kHugePageBytes) / kHugePageBytes;
+  const auto part = [&](int worker, int workers) {
+    const Range range = split_range(huge_pages, worker, workers);
+    const int64_t end = std::min(range.end * kHugePageBytes, bytes);
+    for (int64_t i = range.begin * kHugePageBytes; i < end; i += step) {
+      *static_cast<volatile std::byte*>(data + i) = std::byte{0};
+    }
+  };
+  pool->run(part);
+}
+
+[[noreturn]] void throw_no_memory(int64_t bytes, int code) {
+  throw Error(ErrorKind::kFailed,
+              {.what = std::string("cannot reserve host memory (") + std::strerror(code) + ")",
+               .value = std::to_string(bytes) + " bytes",
+               .allowed = "about " + std::to_string(detect_memory_budget().available_bytes) + " bytes available now",
+               .action = "free memory, or use a smaller model, context or batch"});
+}
+
+}  // namespace
+
+// Aligned to huge pages: the mapping is made one huge page longer and its ends are given back, because the kernel
+// places a mapping on any page and an unaligned one loses its first and last huge page.
+HostBuffer::HostBuffer(int64_t bytes, WorkerPool* pool) {
+  FT_CHECK(bytes >= 0);
+  if (bytes == 0) return;
+  if (bytes > std::numeric_limits<int64_t>::max() / 2) throw_no_memory(bytes, ENOMEM);
+  const int64_t rounded = round_up(bytes, page_bytes());
+  const int64_t slack = rounded >= kHugePageBytes ? kHugePageBytes : 0;
+  const auto mapped_bytes = static_cast<size_t>(rounded + slack);
+  void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw_no_memory(bytes, errno);
+  auto* begin = static_cast<std::byte*>(mapped);
+  if (slack != 0) {
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(mapped));
+    const int64_t head = round_up(address, kHugePageBytes) - address;
+    if (head != 0) ::munmap(begin, static_cast<size_t>(head));
+    begin += head;
+    if (slack != head) ::munmap(begin + rounded, static_cast<size_t>(slack - head));
+    ::madvise(begin, static_cast<size_t>(rounded), MADV_HUGEPAGE);  // advice: page_report() says what came of it
+  }
+  data_ = begin;
+  bytes_ = rounded;
+  if (pool != nullptr) touch(data_, bytes_, pool);
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+HostBuffer::HostBuffer(HostBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const auto fail = [&](std::string what, int code) {
+    throw Error(
+        ErrorKind::kFailed,
+        {.what = std::move(what) + (code != 0 ? std::string(" (") + std::strerror(code) + ")" : ""), .path = path});
+  };
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail("cannot open", errno);
+  struct stat info {};
+  const int stat_code = ::fstat(fd, &info) == 0 ? 0 : errno;
+  void* mapped = nullptr;
+  int map_code = 0;
+  const bool regular = stat_code == 0 && S_ISREG(info.st_mode);
+  if (regular && info.st_size > 0) {
+    mapped = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+    if (mapped == MAP_FAILED) map_code = errno;
+  }
+  ::close(fd);
+  if (stat_code != 0) fail("cannot open", stat_code);
+  if (!regular) fail("cannot map: not a regular file", 0);
+  if (map_code != 0) fail("cannot map", map_code);
+  data_ = static_cast<const std::byte*>(mapped);
+  size_ = static_cast<size_t>(info.st_size);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+// From /proc/self/smaps: the kernel may have merged the mapping with a neighbour or split it, so the entries that
+// overlap the buffer are added and each counts at most its overlap.
+PageReport page_report(const HostBuffer& buffer) {
+  PageReport report;
+  report.bytes = buffer.bytes();
+  std::ifstream mode_file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;
+  std::getline(mode_file, modes);
+  const size_t open = modes.find('[');
+  const size_t close = modes.find(']');
+  report.huge_page_mode =
+      open != std::string::npos && close != std::string::npos ? modes.substr(open + 1, close - open - 1) : "unknown";
+  const auto begin = reinterpret_cast<uintptr_t>(buffer.data());
+  const uintptr_t end = begin + static_cast<uintptr_t>(buffer.bytes());
+  std::ifstream smaps("/proc/self/smaps");
+  std::string line;
+  int64_t overlap = 0;
+  while (std::getline(smaps, line)) {
+    uintptr_t from = 0;
+    uintptr_t to = 0;
+    long long kib = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      overlap = static_cast<int64_t>(std::min(to, end)) - static_cast<int64_t>(std::max(from, begin));
+    } else if (overlap > 0 && std::sscanf(line.c_str(), "AnonHugePages: %lld kB", &kib) == 1) {
+      report.huge_bytes += std::min<int64_t>(kib * 1024, overlap);
+    }
+  }
+  return report;
+}
+
+}  // namespace ft
