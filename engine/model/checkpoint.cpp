@@ -83,7 +83,9 @@ Index files_of(const std::string& directory) {
                .path = directory});
 }
 
-void hash_text(Hasher& hasher, std::string_view text) { hasher.add(std::as_bytes(std::span(text.data(), text.size()))); }
+void hash_text(Hasher& hasher, std::string_view text) {
+  hasher.add(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 void hash_number(Hasher& hasher, uint64_t number) { hasher.add(std::as_bytes(std::span(&number, 1))); }
 

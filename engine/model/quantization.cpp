@@ -72,8 +72,8 @@ class Regex {
     if (!code_) {
       std::array<PCRE2_UCHAR, 128> message{};
       pcre2_get_error_message(code, message.data(), message.size());
-      reader.refuse(key, "regular expressions after re:",
-                    "'" + pattern + "': " + reinterpret_cast<const char*>(message.data()));
+      reader.refuse(
+          key, "regular expressions after re:", "'" + pattern + "': " + reinterpret_cast<const char*>(message.data()));
     }
     match_.reset(pcre2_match_data_create(1, nullptr));
     context_.reset(pcre2_match_context_create(nullptr));
@@ -184,7 +184,7 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 struct QuantizationRules::State {
   FormatId format = FormatId::kBf16;
   ModuleList ignored;
-  ModuleList targets;                         // compressed-tensors; "Linear" means all
+  ModuleList targets;                        // compressed-tensors; "Linear" means all
   bool ancestors = false, suffixes = false;  // a name in `ignored` also covers what it encloses; or ends with it
 
   void read_modelopt(const ConfigReader& reader) {

@@ -20,11 +20,11 @@ struct DTypeInfo {
   int bytes;
 };
 constexpr DTypeInfo kDTypes[] = {
-    {DType::kBool, "BOOL", 1},       {DType::kU8, "U8", 1},           {DType::kI8, "I8", 1},
-    {DType::kF8E4M3, "F8_E4M3", 1},  {DType::kF8E5M2, "F8_E5M2", 1},  {DType::kF8E8M0, "F8_E8M0", 1},
-    {DType::kI16, "I16", 2},         {DType::kU16, "U16", 2},         {DType::kF16, "F16", 2},
-    {DType::kBf16, "BF16", 2},       {DType::kI32, "I32", 4},         {DType::kU32, "U32", 4},
-    {DType::kF32, "F32", 4},         {DType::kI64, "I64", 8},         {DType::kU64, "U64", 8},
+    {DType::kBool, "BOOL", 1},      {DType::kU8, "U8", 1},          {DType::kI8, "I8", 1},
+    {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1}, {DType::kF8E8M0, "F8_E8M0", 1},
+    {DType::kI16, "I16", 2},        {DType::kU16, "U16", 2},        {DType::kF16, "F16", 2},
+    {DType::kBf16, "BF16", 2},      {DType::kI32, "I32", 4},        {DType::kU32, "U32", 4},
+    {DType::kF32, "F32", 4},        {DType::kI64, "I64", 8},        {DType::kU64, "U64", 8},
     {DType::kF64, "F64", 8},
 };
 
@@ -35,7 +35,7 @@ constexpr uint64_t kDataAlign = 8;
 
 // Per tensor a header has its name, 3 keys, a dtype, 2 arrays, 2 offsets and the shape.
 constexpr size_t kJsonValuesPerTensor = 9 + kMaxTensorRank;
-constexpr JsonLimits kHeaderLimits{kMaxSafetensorsHeaderBytes, 8, kMaxTensors * kJsonValuesPerTensor, kMaxTensors + 1};
+constexpr JsonLimits kHeaderLimits{kMaxSafetensorsHeaderBytes, 8, kMaxTensors* kJsonValuesPerTensor, kMaxTensors + 1};
 
 // Names the file and, when there is one, the tensor.
 [[noreturn]] void refuse(std::string_view source, std::string_view tensor, std::string value, std::string allowed) {
@@ -102,7 +102,8 @@ TensorView read_tensor(const std::string& name, const Json& entry, std::span<con
   if (overflow) refuse(source, name, "shape " + shape.dump(), "a product below 2^64 bytes");
 
   const Json& offsets = member(entry, source, name, "data_offsets");
-  if (!offsets.is_array() || offsets.size() != 2) refuse(source, name, "data_offsets " + offsets.dump(), "[begin, end]");
+  if (!offsets.is_array() || offsets.size() != 2)
+    refuse(source, name, "data_offsets " + offsets.dump(), "[begin, end]");
   placed.begin = read_uint(offsets[0], source, name, "data_offsets");
   placed.end = read_uint(offsets[1], source, name, "data_offsets");
   placed.name = &name;
@@ -177,9 +178,8 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
     uint64_t expected = static_cast<uint64_t>(dtype_bytes(is_i64 ? DType::kI64 : DType::kF32));
     for (const int64_t size : tensor.shape) FT_CHECK(!__builtin_mul_overflow(expected, size, &expected));
     FT_CHECK(expected == bytes.size() && !header.contains(tensor.name));
-    header[tensor.name] = {{"dtype", is_i64 ? "I64" : "F32"},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + bytes.size()}}};
+    header[tensor.name] = {
+        {"dtype", is_i64 ? "I64" : "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes.size()}}};
     offset += bytes.size();
   }
   std::string text = header.dump();
