@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops/rows.h"
+
 namespace ft {
 
 enum class Strategy : uint8_t { kResident, kOffload, kCpu, kHybrid };
@@ -37,8 +39,7 @@ using SplitTable = std::vector<int>;
 inline constexpr int kMaxBatch = 64;          // sequences decoded together
 inline constexpr int kMaxPrefillChunk = 512;  // tokens of one prefill step
 inline constexpr int kMaxThreads = 1024;
-inline constexpr int kMaxTopK = 64;
-inline constexpr int kMaxExperts = 4096;
+inline constexpr int kMaxExperts = 4096;  // experts of a layer; kMaxTopK of them per token: kernels/ops/rows.h
 inline constexpr int kMaxLayers = 1024;
 
 struct EngineConfig {

@@ -11,14 +11,17 @@
 
 namespace ft {
 
-// Rows of one width, 64-byte aligned, with an array of row pointers for the kernels that take one.
+// Rows of one width with an array of row pointers for the kernels that take one.
 template <class Element>
 class RowBuffer {
  public:
   RowBuffer() = default;
-  // stride is `width` rounded up to 64 bytes; contents start as zero.
-  RowBuffer(int64_t rows, int64_t width, WorkerPool* pool = nullptr)
-      : width_(width), stride_((width * kBytes + 63) / 64 * 64 / kBytes), memory_(rows * stride_ * kBytes, pool) {
+  // Rows start on 64 bytes, or follow each other without a gap when `dense`. Contents start as zero.
+  RowBuffer(int64_t rows, int64_t width, WorkerPool* pool = nullptr, bool dense = false)
+      : width_(width),
+        stride_(dense ? width : (width * kBytes + 63) / 64 * 64 / kBytes),
+        memory_(rows * stride_ * kBytes, pool) {
+    rows_.reserve(static_cast<size_t>(rows));
     for (int64_t row = 0; row < rows; ++row) rows_.push_back(memory_.as<Element>() + row * stride_);
   }
   int64_t width() const { return width_; }

@@ -26,26 +26,22 @@ KvShape kv_shape(const BackendParts& parts) {
 }  // namespace
 
 HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe,
-                         ExpertSlots* slots)
+                         ExpertSlots& slots)
     : parts_(parts),
       kernels_(kernels),
       rope_(parts.family.make_rope(parts.max_context)),
       buffers_(parts.family, parts.max_tokens),
       packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
       head_input_(parts.max_tokens, parts.family.geometry().hidden),
-      logits_(parts.max_tokens, parts.family.geometry().vocab),
+      logits_(parts.max_tokens, parts.family.geometry().vocab, nullptr, true),
+      router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
+      router_scratch_(parts.max_tokens, parts.family.geometry().expert.experts),
+      top_k_(parts.family.geometry().expert.top_k),
+      ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
+      weights_(ids_.size()),
       kv_(kv_shape(parts), &parts.pool),
       marks_(parts.pool.threads()),
-      top_k_(parts.family.geometry().expert.top_k) {
-  FT_CHECK(logits_.stride() == logits_.width() || parts.max_tokens == 1);
-  if (slots == nullptr) return;
-  const int experts = parts.family.geometry().expert.experts;
-  router_logits_ = RowBuffer<float>(parts.max_tokens, experts);
-  router_scratch_ = RowBuffer<float>(parts.max_tokens, experts);
-  ids_.resize(static_cast<size_t>(parts.max_tokens * top_k_));
-  weights_.resize(ids_.size());
-  moe_layer_ = std::make_unique<MoeLayer>(moe, kernels, *slots, parts.pool, marks_);
-}
+      moe_layer_(moe, kernels, slots, parts.pool, marks_) {}
 
 void HostBackend::begin_step(const StepTokens& tokens) {
   tokens_ = &tokens;
@@ -176,12 +172,13 @@ void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t
   kv_.append(spec.kv_layer, tokens_->sequence[index], position, head, x, value);
 }
 
-void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head) {
+// Query heads [first, last) of one token, all of one key/value head: they share one walk over the cache.
+void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last) {
   const auto index = static_cast<size_t>(token);
-  const int64_t kv_head = head / (spec.heads / spec.kv_heads);
+  const int64_t kv_head = first / (spec.heads / spec.kv_heads);
   const int sequence = tokens_->sequence[index];
   AttentionArgs args;
-  args.q = buffers_[Slot::kQuery].row(token) + head * spec.head_dim;
+  args.q = buffers_[Slot::kQuery].row(token) + first * spec.head_dim;
   args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
   args.v = kv_.values(spec.kv_layer, sequence, kv_head);
   args.kv_stride = kv_.stride();
@@ -189,19 +186,26 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head)
   args.begin = spec.window > 0 ? std::max<int64_t>(0, args.length - spec.window) : 0;
   args.head_dim = spec.head_dim;
   args.scale = spec.scale;
-  args.out = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
+  args.out = buffers_[Slot::kAttention].row(token) + first * spec.head_dim;
+  args.heads = last - first;
   kernels_.attention(args);
 }
 
 void HostBackend::attention(const AttentionSpec& spec) {
   const int64_t rows = tokens_->count();
   const int64_t units = spec.heads + spec.kv_heads;
+  const int64_t group = spec.heads / spec.kv_heads;
   parts_.pool.run([&](int worker, int workers) {
     const Range prepared = split_range(rows * units, worker, workers);
     for (int64_t task = prepared.begin; task < prepared.end; ++task) prepare_head(spec, task / units, task % units);
     parts_.pool.barrier();  // a token sees the keys of the tokens before it in the same step
     const Range attended = split_range(rows * spec.heads, worker, workers);
-    for (int64_t task = attended.begin; task < attended.end; ++task) attend(spec, task / spec.heads, task % spec.heads);
+    for (int64_t task = attended.begin; task < attended.end;) {
+      const int64_t first = task % spec.heads;
+      const int64_t last = std::min((first / group + 1) * group, first + attended.end - task);
+      attend(spec, task / spec.heads, first, last);
+      task += last - first;
+    }
   });
 }
 
@@ -265,7 +269,7 @@ void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   call.out = buffers_[to].rows();
   call.placement = placement_;
   call.given = given_;
-  moe_layer_->run(call);
+  moe_layer_.run(call);
 }
 
 void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
@@ -285,12 +289,12 @@ void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
 }
 
 void HostBackend::add_counters(EngineCounters& counters) const {
-  if (moe_layer_ != nullptr) moe_layer_->add_counters(counters);
+  moe_layer_.add_counters(counters);
 }
 
 void HostBackend::reset_counters() {
   marks_.clear();
-  if (moe_layer_ != nullptr) moe_layer_->reset_counters();
+  moe_layer_.reset_counters();
 }
 
 }  // namespace ft

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "engine/runtime/activation_buffers.h"
@@ -20,8 +19,7 @@ namespace ft {
 
 class HostBackend final : public StepBackend {
  public:
-  // slots: null for a model without MoE layers.
-  HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe, ExpertSlots* slots);
+  HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe, ExpertSlots& slots);
 
   void begin_step(const StepTokens& tokens) override;
   const float* logits_rows() const override { return logits_.row(0); }
@@ -49,7 +47,7 @@ class HostBackend final : public StepBackend {
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
-  void attend(const AttentionSpec& spec, int64_t token, int64_t head);
+  void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
   void take_given_ids();
 
   BackendParts parts_;
@@ -59,12 +57,12 @@ class HostBackend final : public StepBackend {
   RowBuffer<uint32_t> packed_;  // (max_tokens) activations of the product at hand
   RowBuffer<float> head_input_, logits_;
   RowBuffer<float> router_logits_, router_scratch_;
+  int top_k_ = 0;
   std::vector<int32_t> ids_;    // (max_tokens, top_k)
   std::vector<float> weights_;  // (max_tokens, top_k)
   KvCache<bf16> kv_;
   WorkerMarks marks_;
-  std::unique_ptr<MoeLayer> moe_layer_;  // null without MoE layers
-  int top_k_ = 0;
+  MoeLayer moe_layer_;
 
   const StepTokens* tokens_ = nullptr;
   MoePlacement placement_ = MoePlacement::kDecode;
