@@ -1,5 +1,12 @@
 // The profile: what ft-tune measured, what it chose and why, and exactly what ft-engine does. One JSON file,
 // schemas/profile.schema.json, semantic version in "version".
+//
+// Version rules. The major version must be ours. A minor version adds keys outside `serve` and nothing else (a change
+// of meaning, or a new key in `serve`, is a new major version): a file with a newer minor version is read and the keys
+// that we do not know are ignored outside `serve`. In a file of our minor version or an older one, and always in
+// `serve`, an unknown key is refused.
+//
+// Thread rule: everything here is a pure function of its arguments and the files named.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +22,8 @@ namespace ft {
 
 inline constexpr int kProfileMajor = 1;
 inline constexpr int kProfileMinor = 0;
+inline constexpr size_t kMaxProfileBytes = 64u << 20;
+std::string profile_version_text();  // "1.0.0": what is written
 
 struct Conditions {
   std::string commit;  // empty when unknown
@@ -110,7 +119,7 @@ struct Serve {
 };
 
 struct Profile {
-  std::string version;  // "1.0.0"
+  std::string version = profile_version_text();
   Identity identity;
   Conditions conditions;
   std::vector<Measurement> measurements;
@@ -121,15 +130,16 @@ struct Profile {
   Serve serve;
 };
 
-// Validates against the schema, then the ranges. Throws Error(kUsage) with the JSON path, the value and what is
-// allowed.
+// Checks the version, then the schema (keys, types, ranges), then what holds between fields (profiles/rules.cpp).
+// Throws Error(kUsage) with the JSON path ("$.serve.threads"), the value and what is allowed. `source` names the file.
 Profile parse_profile(const Json& json, const std::string& source);
-Profile read_profile(const std::string& path);
+Profile read_profile(const std::string& path);  // every failure is kUsage: the profile is refused
 OrderedJson profile_to_json(const Profile& profile);
-void write_profile(const std::string& path, const Profile& profile);  // atomic; validates what it writes
+// Atomic. Reads back what it is about to write first, so that no profile is written that would be refused.
+void write_profile(const std::string& path, const Profile& profile);
 
 // Validates any JSON against one of the schemas built into the program ("profile", "routing_trace", "machine",
-// "samples"). Throws Error(kind kUsage) with the path.
+// "samples"). Throws Error(kUsage) with the path, the value and what is allowed.
 void validate_schema(const Json& json, const std::string& schema, const std::string& source);
 
 }  // namespace ft

@@ -54,14 +54,16 @@ std::string_view nearest_option(const ProgramSpec& program, std::string_view nam
 [[noreturn]] void refuse_argument(const ProgramSpec& program, std::string_view argument) {
   const std::string help = "see " + std::string(program.name) + " --help";
   if (!argument.starts_with('-')) {
-    throw Error(ErrorKind::kUsage,
-                {.what = "unexpected argument", .value = std::string(argument), .allowed = "options only", .action = help});
+    throw Error(
+        ErrorKind::kUsage,
+        {.what = "unexpected argument", .value = std::string(argument), .allowed = "options only", .action = help});
   }
   constexpr size_t kMaxComparedLength = 64;
   const std::string_view name = argument.substr(0, std::min(argument.find('='), kMaxComparedLength));
-  throw Error(ErrorKind::kUsage, {.what = "unknown option",
-                                  .value = std::string(argument),
-                                  .action = "the nearest is " + std::string(nearest_option(program, name)) + ", " + help});
+  throw Error(ErrorKind::kUsage,
+              {.what = "unknown option",
+               .value = std::string(argument),
+               .action = "the nearest is " + std::string(nearest_option(program, name)) + ", " + help});
 }
 
 // CLI11 hands the next word to an option that needs a value even when that word is an option itself, and reads
@@ -119,8 +121,8 @@ std::string wrapped(std::string_view text) {
 }  // namespace
 
 std::string help_text(const ProgramSpec& program) {
-  std::string text = std::string(program.name) + ": " + std::string(program.summary) + "\n\nUsage: " +
-                     std::string(program.name) + " [OPTIONS]\n\nOptions:\n";
+  std::string text = std::string(program.name) + ": " + std::string(program.summary) +
+                     "\n\nUsage: " + std::string(program.name) + " [OPTIONS]\n\nOptions:\n";
   for (const OptionSpec& spec : program.options) {
     text += "  " + std::string(spec.name);
     if (!spec.short_name.empty()) text += ", " + std::string(spec.short_name);
@@ -205,9 +207,7 @@ std::optional<std::string> ParsedOptions::value(const OptionSpec& spec) const {
 
 bool ParsedOptions::has(std::string_view name) const { return given.contains(spec(name, {}).name); }
 
-bool ParsedOptions::flag(std::string_view name) const {
-  return given.contains(spec(name, {OptionKind::kFlag}).name);
-}
+bool ParsedOptions::flag(std::string_view name) const { return given.contains(spec(name, {OptionKind::kFlag}).name); }
 
 std::optional<std::string> ParsedOptions::optional_text(std::string_view name) const {
   return value(spec(name, {OptionKind::kText, OptionKind::kChoice}));

@@ -38,8 +38,9 @@ constexpr OptionSpec kTuneOptions[] = {
      .value_name = "BYTES",
      .low = kMinMemoryLimitBytes,
      .high = kMaxMemoryLimitBytes,
-     .help = "Device memory to use at most: makes a large GPU behave like a small one. On the host device it bounds the "
-             "memory that plays the device's."},
+     .help =
+         "Device memory to use at most: makes a large GPU behave like a small one. On the host device it bounds the "
+         "memory that plays the device's."},
     {.name = "--host-memory",
      .kind = OptionKind::kBytes,
      .value_name = "BYTES",
@@ -80,8 +81,9 @@ constexpr OptionSpec kTuneOptions[] = {
      .kind = OptionKind::kWeights,
      .value_name = "SOURCE",
      .default_text = "checkpoint",
-     .help = "checkpoint, or synthetic[:SEED]: seeded weights made in place from config.json alone, to try a model before "
-             "downloading it."},
+     .help =
+         "checkpoint, or synthetic[:SEED]: seeded weights made in place from config.json alone, to try a model before "
+         "downloading it."},
     {.name = "--routing",
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
@@ -180,21 +182,24 @@ constexpr OptionSpec kEngineOptions[] = {
 
 constinit const ProgramSpec kTuneProgram = {
     .name = "ft-tune",
-    .summary = "Measures this machine with a model's real geometry, chooses how to serve its experts, writes a profile.",
-    .examples = "  ft-tune --model ~/models/Qwen3-30B-A3B -o profile.json\n"
-                "  ft-tune --model ~/models/Qwen3-30B-A3B --vram-limit 16GiB --context 4096,32768 --batch 1,8\n"
-                "  ft-tune --model config-only/ --weights synthetic:7 --routing qwen3-30b --budget 30\n"
-                "  ft-tune --model ~/models/Qwen3-30B-A3B --device host --strategy hybrid --slots 25%\n",
+    .summary =
+        "Measures this machine with a model's real geometry, chooses how to serve its experts, writes a profile.",
+    .examples =
+        "  ft-tune --model ~/models/Qwen3-30B-A3B -o profile.json\n"
+        "  ft-tune --model ~/models/Qwen3-30B-A3B --vram-limit 16GiB --context 4096,32768 --batch 1,8\n"
+        "  ft-tune --model config-only/ --weights synthetic:7 --routing qwen3-30b --budget 30\n"
+        "  ft-tune --model ~/models/Qwen3-30B-A3B --device host --strategy hybrid --slots 25%\n",
     .options = kTuneOptions,
 };
 
 constinit const ProgramSpec kEngineProgram = {
     .name = "ft-engine",
     .summary = "Serves a mixture-of-experts model over HTTP exactly as its profile says.",
-    .examples = "  ft-engine --profile profile.json\n"
-                "  ft-engine --profile profile.json --host 0.0.0.0 --port 8000\n"
-                "  ft-engine --profile profile.json --prompt 'In the beginning' --max-tokens 32\n"
-                "  ft-engine --profile profile.json --score ids.json --output logits.safetensors\n",
+    .examples =
+        "  ft-engine --profile profile.json\n"
+        "  ft-engine --profile profile.json --host 0.0.0.0 --port 8000\n"
+        "  ft-engine --profile profile.json --prompt 'In the beginning' --max-tokens 32\n"
+        "  ft-engine --profile profile.json --score ids.json --output logits.safetensors\n",
     .options = kEngineOptions,
 };
 

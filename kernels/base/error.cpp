@@ -6,11 +6,15 @@
 namespace ft {
 namespace {
 
+// Values and paths come from outside and can be megabytes; the other parts are our own sentences, which may list every
+// field that differs.
+constexpr size_t kMaxValueBytes = 300;
+constexpr size_t kMaxSentenceBytes = 4096;
+
 // One line, so that a hostile file name or key cannot forge log lines.
-std::string printable(std::string_view text) {
-  constexpr size_t kMaxShownBytes = 300;
+std::string printable(std::string_view text, size_t max_shown_bytes) {
   std::string out;
-  for (const char c : text.substr(0, kMaxShownBytes)) {
+  for (const char c : text.substr(0, max_shown_bytes)) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7f) {
       char escaped[8];
@@ -20,18 +24,20 @@ std::string printable(std::string_view text) {
       out += c;
     }
   }
-  if (text.size() > kMaxShownBytes) out += "...";
+  if (text.size() > max_shown_bytes) out += "...";
   return out;
 }
 
 }  // namespace
 
 std::string format_error(const ErrorParts& parts) {
-  std::string text = printable(parts.what);
-  if (!parts.path.empty()) text += ": " + printable(parts.path);
-  if (!parts.value.empty()) text += std::string(parts.path.empty() ? ":" : " is") + " '" + printable(parts.value) + "'";
-  if (!parts.allowed.empty()) text += "; allowed: " + printable(parts.allowed);
-  if (!parts.action.empty()) text += "; " + printable(parts.action);
+  std::string text = printable(parts.what, kMaxSentenceBytes);
+  if (!parts.path.empty()) text += ": " + printable(parts.path, kMaxValueBytes);
+  if (!parts.value.empty()) {
+    text += std::string(parts.path.empty() ? ":" : " is") + " '" + printable(parts.value, kMaxValueBytes) + "'";
+  }
+  if (!parts.allowed.empty()) text += "; allowed: " + printable(parts.allowed, kMaxSentenceBytes);
+  if (!parts.action.empty()) text += "; " + printable(parts.action, kMaxSentenceBytes);
   return text;
 }
 

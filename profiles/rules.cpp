@@ -1,0 +1,111 @@
+#include "profiles/rules.h"
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+class Rules {
+ public:
+  explicit Rules(const std::string& source) : source_(source) {}
+
+  void require(bool holds, const std::string& path, const std::string& value, const std::string& allowed) const {
+    if (holds) return;
+    throw Error(ErrorKind::kUsage,
+                {.what = source_ + " refused, value refused", .value = value, .allowed = allowed, .path = "$." + path});
+  }
+  void absent(bool is_absent, const std::string& path, const std::string& when) const {
+    require(is_absent, path, "present", "no such key " + when);
+  }
+
+ private:
+  const std::string& source_;
+};
+
+std::string index(const std::string& path, size_t i) { return path + "[" + std::to_string(i) + "]"; }
+
+// fetch_of_misses[m] of m misses go over the link (engine/engine_config.h).
+void check_split(const Rules& rules, const Serve& serve) {
+  const std::string path = "serve.fetch_of_misses";
+  if (serve.strategy == "resident") {
+    rules.absent(serve.fetch_of_misses.empty(), path, "with strategy resident");
+    return;
+  }
+  rules.require(!serve.fetch_of_misses.empty(), path, "absent", "an array, with strategy " + serve.strategy);
+  for (size_t m = 0; m < serve.fetch_of_misses.size(); ++m) {
+    const int fetched = serve.fetch_of_misses[m];
+    const std::string count = std::to_string(fetched);
+    rules.require(fetched <= static_cast<int>(m), index(path, m), count, "0 to " + std::to_string(m));
+    if (serve.strategy == "offload") {
+      rules.require(fetched == static_cast<int>(m), index(path, m), count,
+                    std::to_string(m) + " with strategy offload");
+    }
+    if (serve.strategy == "cpu") rules.require(fetched == 0, index(path, m), count, "0 with strategy cpu");
+  }
+}
+
+void check_serve(const Rules& rules, const Profile& profile) {
+  const Serve& serve = profile.serve;
+  check_split(rules, serve);
+  if (serve.strategy == "resident") {
+    rules.require(serve.slots >= 1, "serve.slots", std::to_string(serve.slots), "every expert with strategy resident");
+  }
+  if (serve.strategy == "resident" || serve.strategy == "offload") {
+    rules.require(serve.promote_bytes_per_layer == 0, "serve.promote_bytes_per_layer",
+                  std::to_string(serve.promote_bytes_per_layer), "0 with strategy " + serve.strategy);
+  }
+  const size_t threads = static_cast<size_t>(serve.threads);
+  rules.require(serve.pinning.empty() || serve.pinning.size() == threads, "serve.pinning",
+                "array of " + std::to_string(serve.pinning.size()), "one index per thread: " + std::to_string(threads));
+  std::set<int> cpus;
+  for (size_t i = 0; i < serve.pinning.size(); ++i) {
+    rules.require(cpus.insert(serve.pinning[i]).second, index("serve.pinning", i), std::to_string(serve.pinning[i]),
+                  "each index once");
+  }
+  const std::string weights =
+      serve.synthetic_seed ? "synthetic:" + std::to_string(*serve.synthetic_seed) : std::string("checkpoint");
+  rules.require(profile.identity.model.weights == weights, "identity.model.weights", profile.identity.model.weights,
+                weights + ", as serve.synthetic_seed says");
+  rules.absent(!serve.routing_preset || serve.synthetic_seed, "serve.routing_preset", "without serve.synthetic_seed");
+  rules.require(serve.strategy == profile.decision.strategy, "decision.strategy", profile.decision.strategy,
+                serve.strategy + ", as serve.strategy says");
+}
+
+void check_candidates(const Rules& rules, const Profile& profile) {
+  const size_t points = profile.conditions.contexts.size() * profile.conditions.batches.size();
+  size_t chosen = 0;
+  for (size_t i = 0; i < profile.candidates.size(); ++i) {
+    const Candidate& candidate = profile.candidates[i];
+    const std::string path = index("candidates", i);
+    const auto check_length = [&](const char* key, const std::vector<double>& list, size_t other) {
+      rules.require(list.empty() || list.size() == points, path + "." + key, "array of " + std::to_string(list.size()),
+                    "nothing, or one number per context and batch: " + std::to_string(points));
+      rules.require(other == SIZE_MAX || list.size() == other, path + "." + key,
+                    "array of " + std::to_string(list.size()), "as many as measured_tok_s: " + std::to_string(other));
+    };
+    check_length("predicted_tok_s", candidate.predicted_tok_s, SIZE_MAX);
+    check_length("measured_tok_s", candidate.measured_tok_s, SIZE_MAX);
+    check_length("measured_low", candidate.measured_low, candidate.measured_tok_s.size());
+    check_length("measured_high", candidate.measured_high, candidate.measured_tok_s.size());
+    if (candidate.chosen) {
+      ++chosen;
+      rules.require(chosen == 1, path + ".chosen", "true", "true for one candidate only");
+      rules.require(candidate.strategy == profile.serve.strategy, path + ".strategy", candidate.strategy,
+                    profile.serve.strategy + ", as serve.strategy says of the chosen one");
+    }
+  }
+  rules.require(chosen == 1, "candidates", "none chosen", "exactly one chosen");
+}
+
+}  // namespace
+
+void check_profile_rules(const Profile& profile, const std::string& source) {
+  const Rules rules(source);
+  check_serve(rules, profile);
+  check_candidates(rules, profile);
+}
+
+}  // namespace ft
