@@ -13,13 +13,12 @@
 #include <vector>
 
 #include "engine/runtime/sampler.h"
+#include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
 
 namespace ft {
 
-inline constexpr size_t kMaxStops = 16;
-inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxMessages = 4096;
 
 enum class Endpoint : uint8_t { kChat, kCompletion };

@@ -130,12 +130,12 @@ void read_sampling(const Object& body, SamplingOptions& sampling) {
 std::vector<std::string> read_stops(const Object& body) {
   const Object* value = find(body, "stop");
   if (value == nullptr) return {};
-  const std::string allowed = "a string or up to " + std::to_string(kMaxStops) + " strings, each of 1 to " +
+  const std::string allowed = "a string or up to " + std::to_string(kMaxStopStrings) + " strings, each of 1 to " +
                               std::to_string(kMaxStopBytes) + " bytes";
   std::vector<std::string> stops;
   if (value->is_string()) {
     stops.push_back(value->get<std::string>());
-  } else if (value->is_array() && value->size() <= kMaxStops) {
+  } else if (value->is_array() && value->size() <= kMaxStopStrings) {
     for (const Object& stop : *value) {
       if (!stop.is_string()) refuse("stop", *value, allowed);
       stops.push_back(stop.get<std::string>());

@@ -147,8 +147,8 @@ TEST_CASE("stop strings at the bound and one past it") {
     for (size_t i = 0; i < count; ++i) list += (i == 0 ? "\"" : ", \"") + std::string(bytes, 'x') + "\"";
     return "\"stop\": [" + list + "]";
   };
-  CHECK(refused_chat(stops(ft::kMaxStops, ft::kMaxStopBytes)).empty());
-  CHECK(refused_chat(stops(ft::kMaxStops + 1, 1)) == "stop");
+  CHECK(refused_chat(stops(ft::kMaxStopStrings, ft::kMaxStopBytes)).empty());
+  CHECK(refused_chat(stops(ft::kMaxStopStrings + 1, 1)) == "stop");
   CHECK(refused_chat(stops(1, ft::kMaxStopBytes + 1)) == "stop");
 }
 
