@@ -47,7 +47,7 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   require_range("MoE layers", "config.json", static_cast<int64_t>(geometry.moe_layers.size()), 1, geometry.layers);
   require_range("experts per layer", "config.json", geometry.expert.experts, 1, kMaxExperts);
   require_range("experts per token", "config.json", geometry.expert.top_k, 1,
-                std::min(kMaxTopK, geometry.expert.experts));
+                std::min<int64_t>(kMaxTopK, geometry.expert.experts));
   constexpr int64_t kMaxWidth = int64_t{1} << 24;  // far above any model; keeps sums of a few widths exact
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"hidden size", geometry.hidden},
                                     {"expert hidden size", geometry.expert.hidden},

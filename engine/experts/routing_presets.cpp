@@ -46,7 +46,7 @@ void check_geometry(int layers, int experts, int top_k, int64_t tokens) {
   };
   require("layers", layers, kMaxLayers);
   require("experts", experts, kMaxExperts);
-  require("top_k", top_k, std::min(kMaxTopK, experts));
+  require("top_k", top_k, std::min<int64_t>(kMaxTopK, experts));
   require("tokens", tokens, kMaxTraceTokens);
   require("tokens * layers * top_k", tokens * layers * top_k, kMaxTracePicks);
 }

@@ -66,7 +66,7 @@ void check_counts(const RoutingTrace& trace, const std::string& what) {
   };
   require("$.layers", trace.layers, kMaxLayers);
   require("$.experts", trace.experts, kMaxExperts);
-  require("$.top_k", trace.top_k, std::min(kMaxTopK, trace.experts));
+  require("$.top_k", trace.top_k, std::min<int64_t>(kMaxTopK, trace.experts));
   require("$.tokens", trace.tokens, kMaxTraceTokens);
   const int64_t picks = trace.tokens * trace.layers * trace.top_k;
   if (picks > kMaxTracePicks) {
@@ -140,7 +140,7 @@ RoutingTrace parse_routing_trace(const Json& json, const std::string& source) {
   trace.source = text_at(json, "source", what);
   trace.layers = static_cast<int>(integer_at(json, "layers", 1, kMaxLayers, what));
   trace.experts = static_cast<int>(integer_at(json, "experts", 1, kMaxExperts, what));
-  trace.top_k = static_cast<int>(integer_at(json, "top_k", 1, std::min(kMaxTopK, trace.experts), what));
+  trace.top_k = static_cast<int>(integer_at(json, "top_k", 1, std::min<int64_t>(kMaxTopK, trace.experts), what));
   trace.tokens = integer_at(json, "tokens", 1, kMaxTraceTokens, what);
   check_counts(trace, what);
 

@@ -61,6 +61,9 @@ class SlotTable {
   void clear();
 
   bool contains(int layer, int expert) const;
+  int64_t slot_of(int layer, int expert) const {  // -1: in no slot. Reads only: no use is noted
+    return slot_of_key_[static_cast<size_t>(key(layer, expert))];
+  }
   int64_t slots() const;
   void check_integrity() const;  // FT_CHECKs the invariants
 
