@@ -7,30 +7,58 @@
   namespace ft::space {                                   \
   void function(Args&);                                   \
   }
+#define FT_WEIGHT_KERNELS(id, name, isa, space) \
+  namespace ft::space {                         \
+  void matvec_##name(const MatvecArgs&);        \
+  void gate_up_##name(const GateUpArgs&);       \
+  }
 #include "kernels/variants_rows.def"
 #include "kernels/variants_weights.def"
 #undef FT_KERNEL
+#undef FT_WEIGHT_KERNELS
 
 namespace ft {
 namespace {
 
-constexpr int kBf16 = static_cast<int>(FormatId::kBf16);
-constexpr int kNvfp4 = static_cast<int>(FormatId::kNvfp4);
-constexpr int kFp8Block = static_cast<int>(FormatId::kFp8Block);
+constexpr std::string_view kOpNames[] = {
+    "pack_activations", "matvec",       "gate_up",    "rmsnorm",      "head_norm_rope",
+    "silu_mul",         "add",          "merge",      "router_top_k", "attention",
+    "stream_copy",      "stream_scale", "stream_add", "stream_triad", "mem_read",
+};
+static_assert(std::size(kOpNames) == kOpCount);
 
 #define FT_KERNEL(op, format, isa, space, function, Args) \
   KernelDesc{OpId::op, format, Isa::isa, #function "." #space, &space::function},
+#define FT_WEIGHT_KERNELS(id, name, isa, space)                                                        \
+  KernelDesc{OpId::kMatvec, static_cast<int>(FormatId::id), Isa::isa, "matvec." #name "." #space,      \
+             &space::matvec_##name},                                                                   \
+      KernelDesc{OpId::kGateUp, static_cast<int>(FormatId::id), Isa::isa, "gate_up." #name "." #space, \
+                 &space::gate_up_##name},
 const KernelDesc kTable[] = {
 #include "kernels/variants_rows.def"
 #include "kernels/variants_weights.def"
-    KernelDesc{}};
+};
 #undef FT_KERNEL
+#undef FT_WEIGHT_KERNELS
 
-[[maybe_unused]] constexpr int kFormatsUsed[] = {kBf16, kNvfp4, kFp8Block};
+// The best variant's function at or below `isa`. Every op has a scalar variant, so a null is a bug in the lists.
+template <class Fn>
+void resolve(OpId op, int format, Isa isa, Fn& fn) {
+  const KernelDesc* kernel = find_kernel(op, format, isa);
+  FT_CHECK(kernel != nullptr);
+  FT_CHECK(std::holds_alternative<Fn>(kernel->fn));
+  fn = std::get<Fn>(kernel->fn);
+}
 
 }  // namespace
 
-std::span<const KernelDesc> kernel_registry() { return {kTable, std::size(kTable) - 1}; }
+std::string_view op_name(OpId op) {
+  const auto index = static_cast<size_t>(op);
+  FT_CHECK(index < std::size(kOpNames));
+  return kOpNames[index];
+}
+
+std::span<const KernelDesc> kernel_registry() { return kTable; }
 
 const KernelDesc* find_kernel(OpId op, int format, Isa isa) {
   const KernelDesc* best = nullptr;
@@ -39,6 +67,29 @@ const KernelDesc* find_kernel(OpId op, int format, Isa isa) {
     if (best == nullptr || kernel.isa > best->isa) best = &kernel;
   }
   return best;
+}
+
+KernelTable resolve_kernels(Isa isa) {
+  KernelTable table;
+  table.isa = isa;
+  resolve(OpId::kPackActivations, kNoFormat, isa, table.pack_activations);
+  for (int format = 0; format < kFormatCount; ++format) {
+    resolve(OpId::kMatvec, format, isa, table.matvec[format]);
+    resolve(OpId::kGateUp, format, isa, table.gate_up[format]);
+  }
+  resolve(OpId::kRmsnorm, kNoFormat, isa, table.rmsnorm);
+  resolve(OpId::kHeadNormRope, kNoFormat, isa, table.head_norm_rope);
+  resolve(OpId::kSiluMul, kNoFormat, isa, table.silu_mul);
+  resolve(OpId::kAdd, kNoFormat, isa, table.add);
+  resolve(OpId::kMerge, kNoFormat, isa, table.merge);
+  resolve(OpId::kRouterTopK, kNoFormat, isa, table.router_top_k);
+  resolve(OpId::kAttention, kNoFormat, isa, table.attention);
+  resolve(OpId::kStreamCopy, kNoFormat, isa, table.stream_copy);
+  resolve(OpId::kStreamScale, kNoFormat, isa, table.stream_scale);
+  resolve(OpId::kStreamAdd, kNoFormat, isa, table.stream_add);
+  resolve(OpId::kStreamTriad, kNoFormat, isa, table.stream_triad);
+  resolve(OpId::kMemRead, kNoFormat, isa, table.mem_read);
+  return table;
 }
 
 }  // namespace ft

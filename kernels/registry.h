@@ -34,7 +34,8 @@ enum class OpId : uint8_t {
   kStreamTriad,
   kMemRead,
 };
-std::string_view op_name(OpId op);
+inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
+std::string_view op_name(OpId op);  // "matvec"
 
 using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, SiluMulFn, AddFn,
                               MergeFn, RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
@@ -45,7 +46,7 @@ struct KernelDesc {
   OpId op{};
   int format = kNoFormat;  // FormatId, or kNoFormat for ops without weights
   Isa isa{};               // what it needs; Isa::kScalar is the reference
-  std::string_view name;   // "matvec.nvfp4.avx512_bf16"
+  std::string_view name;   // "matvec.nvfp4.avx512_bf16"; unique, and a key in profiles
   KernelFn fn;
 };
 
@@ -70,6 +71,7 @@ struct KernelTable {
   StreamFn stream_copy = nullptr, stream_scale = nullptr, stream_add = nullptr, stream_triad = nullptr;
   MemReadFn mem_read = nullptr;
 };
+// Every op is resolved: one without a variant at or below `isa` is a bug in the lists and aborts.
 KernelTable resolve_kernels(Isa isa);
 
 }  // namespace ft

@@ -10,12 +10,12 @@
 //
 // so that a core reads one forward stream and a vector load is 16 lanes of one row. The last block of a row holds only
 // the lanes it needs, ceil(rest / group), each whole: k past cols are zero codes. Rows past `rows` in the last tile are
-// zero codes with zero scales. codes and scales of a matrix start on kPackedAlign boundaries.
+// zero codes with zero scales. codes and scales of a matrix start on kPackedAlign boundaries. Words are little endian.
 //
 // The order of arithmetic over this layout (DESIGN section 3, "canonical order") is stated in kernels/ops/matvec.h.
 //
-// To add a format: one header formats/NAME.h, one line in kFormats (format.cpp), its decode lines in reference/ and
-// cpu/decode.inc.h. Nothing else switches over FormatId.
+// To add a format: one pair formats/NAME.h and NAME.cpp, one line in formats.def and one include in format.cpp, its
+// decode lines in reference/decode.h and cpu/decode.inc.h. Nothing else switches over FormatId.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,25 @@
 
 namespace ft {
 
-enum class FormatId : uint8_t { kBf16, kNvfp4, kFp8Block };
-inline constexpr int kFormatCount = 3;
+enum class FormatId : uint8_t {
+#define FT_FORMAT(id, name) id,
+#include "kernels/formats/formats.def"
+#undef FT_FORMAT
+};
+#define FT_FORMAT(id, name) +1
+inline constexpr int kFormatCount = 0
+#include "kernels/formats/formats.def"
+    ;
+#undef FT_FORMAT
 
 inline constexpr int kLanes = 16;
 inline constexpr int kRowsPerTile = 4;
 inline constexpr int64_t kPackedAlign = 64;
 inline constexpr int64_t kBlobAlign = 4096;
+// Bounds of one matrix, checked by every layout(): four times the largest vocabulary and dense row known, and small
+// enough that no product of them overflows.
+inline constexpr int64_t kMaxMatrixRows = int64_t{1} << 22;
+inline constexpr int64_t kMaxMatrixCols = int64_t{1} << 18;
 
 struct PackedLayout {
   FormatId format{};
@@ -65,8 +77,10 @@ struct FormatInfo {
   int group = 0;                // k per lane and block
   int words_per_lane = 0;       // 32-bit code words per lane and block
   double bytes_per_weight = 0;  // codes and scales
+  // Throws Error when rows or cols are out of bounds or cols is not a multiple the format needs.
   PackedLayout (*layout)(int64_t rows, int64_t cols) = nullptr;
-  // Packs rows of whole tiles [tile_begin, tile_end) into dst (start of the matrix). Pure; callers parallelise.
+  // Packs rows of whole tiles [tile_begin, tile_end) into dst (start of the matrix). Pure; callers parallelise. Throws
+  // Error when a span is not the size that rows and cols ask for.
   void (*pack)(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end,
                std::byte* dst) = nullptr;
   // Exact fp32 value of every weight of one row without the global: code times scale. out: cols floats. The oracle.
@@ -75,6 +89,9 @@ struct FormatInfo {
   // matrix with this cols; deterministic in (seed, tile) whatever the number of callers.
   void (*synthesize)(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, int64_t tile_end,
                      std::byte* dst) = nullptr;
+  // The global that goes with synthesize(): with it the weights have a root mean square of 1 / sqrt(cols), within a
+  // factor of 1.5. 1 where scales or exponents can hold the magnitude themselves.
+  float (*synthetic_global)(int64_t cols) = nullptr;
 };
 
 const FormatInfo& format_info(FormatId id);

@@ -27,6 +27,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr size_t kLineBytes = 64;
+constexpr double kMovePeriodSeconds = 2e-3;  // a move costs some 10 us: at most 1 % of the time
 
 // A counter that threads wait on until it changes. Waits return at once, spin, yield, or sleep, in this order.
 class alignas(kLineBytes) WaitWord {
@@ -101,11 +102,15 @@ struct WorkerPool::State {
   WaitWord passed;    // number of barriers passed
   alignas(kLineBytes) std::atomic<int> working{0};
   alignas(kLineBytes) std::atomic<int> arrived{0};
+  int home_cpu = -1;  // where the caller belongs; -1: workers are not pinned, or there are too few CPUs
+  cpu_set_t worker_cpus{};
+  double next_move_seconds = 0;
   std::vector<WaitCounts> waits;
   std::vector<std::thread> workers;
 
   void work(int worker);
   void stop();
+  void leave_worker_cpu();
   void timed_wait(WaitWord& word, uint32_t old);
 };
 
@@ -135,6 +140,24 @@ void WorkerPool::State::work(int worker) {
   }
 }
 
+// A caller that the kernel put on a pinned worker's CPU would stay there for tens of milliseconds while a core idles:
+// two threads that yield to each other look content to the load balancer (measured: 15 us instead of 6 us a phase).
+// It is moved to its own CPU and its affinity given back, so that it stays free and its children inherit nothing.
+void WorkerPool::State::leave_worker_cpu() {
+  const int cpu = ::sched_getcpu();
+  if (home_cpu < 0 || cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(static_cast<size_t>(cpu), &worker_cpus)) return;
+  const double now = now_seconds();
+  if (now < next_move_seconds) return;
+  next_move_seconds = now + kMovePeriodSeconds;
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  if (!CPU_ISSET(static_cast<size_t>(home_cpu), &allowed)) return;
+  cpu_set_t home;
+  CPU_ZERO(&home);
+  CPU_SET(static_cast<size_t>(home_cpu), &home);
+  if (::sched_setaffinity(0, sizeof home, &home) == 0) ::sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 void WorkerPool::State::stop() {
   stopping = true;
   started.store_and_wake(started.load() + 1);
@@ -157,6 +180,17 @@ void pin_thread(std::thread& thread, int cpu) {
   }
 }
 
+void place_caller(const WorkerPoolOptions& options, int& home_cpu, cpu_set_t& worker_cpus) {
+  CPU_ZERO(&worker_cpus);
+  const auto threads = static_cast<size_t>(options.threads);
+  if (threads < 2 || options.cpus.size() < threads) return;
+  for (const int cpu : options.cpus.subspan(1, threads - 1)) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(static_cast<size_t>(cpu), &worker_cpus);
+  }
+  const int home = options.cpus[0];
+  if (home >= 0 && home < CPU_SETSIZE && !CPU_ISSET(static_cast<size_t>(home), &worker_cpus)) home_cpu = home;
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(const WorkerPoolOptions& options) : state_(std::make_unique<State>()) {
@@ -170,6 +204,7 @@ WorkerPool::WorkerPool(const WorkerPoolOptions& options) : state_(std::make_uniq
   s.spins = std::max(options.spins_before_yield, 0);
   s.yields = std::max(options.yields_before_sleep, 0);
   s.waits = std::vector<WaitCounts>(static_cast<size_t>(s.threads));
+  place_caller(options, s.home_cpu, s.worker_cpus);
   s.workers.reserve(static_cast<size_t>(s.threads - 1));
   try {
     for (int i = 1; i < s.threads; ++i) {
@@ -205,6 +240,7 @@ void WorkerPool::run(Task task, void* context) {
     s.running = false;
     return;
   }
+  s.leave_worker_cpu();
   const int outer_worker = std::exchange(current_worker, 0);  // another pool's, when its task calls this one
   s.task = task;
   s.context = context;

@@ -2,14 +2,16 @@
 //
 // CANONICAL ORDER (the numerics contract; same bits on every ISA and on CUDA). For one row and one token:
 //   acc[0..15] = 0
-//   for each block b, for each lane l present in it:
+//   for each block b, for each lane l of 16:
 //     P = 0; for p = 0 .. group/2 - 1:  P = fma(w[2p+1], x[2p+1], P);  P = fma(w[2p], x[2p], P)     (as vdpbf16ps)
 //     acc[l] = fma(P, scale(b, l), acc[l])          bf16: scale is 1
 //   for width 8, 4, 2, 1:  acc[i] = acc[i] + acc[i + width], i < width
 //   y = acc[0] * global
-// w are codes decoded exactly to bf16. Every fp32 operation flushes denormal inputs and results (FTZ and DAZ); variants
-// may rely on the caller having set MXCSR with FlushDenormals (kernels/host/flush_denormals.h), as the pool does.
-// Absent lanes and K padding contribute +0. The result never depends on tokens, tile range or thread.
+// w are codes decoded exactly to bf16. Lanes that the last block lacks and k past cols have w = x = scale = +0 and are
+// computed like the others (which turns an accumulated -0 into +0). Every fp32 operation rounds to nearest even and
+// flushes denormal inputs and results, signs kept (FTZ and DAZ, tininess after rounding); every variant sets MXCSR for
+// itself at entry and restores it, so callers need nothing. Equal bits means: NaN where the other has NaN, whatever its
+// payload. The result never depends on tokens, tile range or thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ struct MatvecArgs {
   int64_t tokens = 0;                  // >= 1; weights are decoded once for several tokens
   int64_t tile_begin = 0;              // row tiles [tile_begin, tile_end)
   int64_t tile_end = 0;
-  float* const* y = nullptr;  // (tokens) pointers to fp32 rows of w->layout.rows
+  float* const* y = nullptr;  // (tokens) pointers to fp32 rows of w->layout.rows; only the range's rows are written
 };
 using MatvecFn = void (*)(const MatvecArgs&);
 
@@ -39,7 +41,9 @@ struct GateUpArgs {
   int64_t tokens = 0;
   int64_t tile_begin = 0;  // row tiles of gate and up
   int64_t tile_end = 0;
-  uint32_t* const* a = nullptr;  // (tokens) packed rows of layout->intermediate; padding words stay as they were
+  // (tokens) packed rows of layout->intermediate. Words without any row of the range stay as they were: the caller
+  // zeroes the padding once. The absent half of a last pair is written as zero.
+  uint32_t* const* a = nullptr;
 };
 using GateUpFn = void (*)(const GateUpArgs&);
 

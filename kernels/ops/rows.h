@@ -1,6 +1,11 @@
-// Row operations of a transformer layer, on fp32 rows. All sums use 16 lanes: lane l sums the elements i with
-// i mod 16 == l in increasing i by fma or add, then the fixed tree (8, 4, 2, 1). Elements past the row count as +0.
-// All flush denormals. Same bits on every ISA.
+// Row operations of a transformer layer, on fp32 rows. All sums use 16 lanes from +0: lane l sums the elements i with
+// i mod 16 == l in increasing i, then the fixed tree adds lane i + width to lane i for widths 8, 4, 2, 1. Elements past
+// the row count as +0.
+//
+// Every fp32 operation flushes denormal inputs and results (kernels/reference/scalar_math.h says where exactly), and
+// each kernel sets that mode itself. Same bits on every ISA; NaN matches NaN, its sign and payload are not promised.
+// Pointers need no more than their type's alignment. Counts may be 0. Rows may be the same where the text says so, and
+// must not overlap otherwise. No allocation, no shared state: any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +14,8 @@
 
 namespace ft {
 
-// y[i] = (x[i] * r) * w[i], r = 1 / sqrt(sum(x^2) / cols + eps): IEEE division and square root. y may be x.
+// y[i] = (x[i] * r) * w[i], r = 1 / sqrt(s / cols + eps), s = the sum of squares by fma(x, x, lane). IEEE division and
+// square root. y may be x.
 struct RmsnormArgs {
   const float* x = nullptr;  // (tokens, cols), x_stride floats apart
   int64_t x_stride = 0;
@@ -22,8 +28,9 @@ struct RmsnormArgs {
 };
 using RmsnormFn = void (*)(const RmsnormArgs&);
 
-// Per head: rmsnorm over head_dim with weight w (null: none), then half-split rotation of the first 2*rotary_half
-// dimensions: (a, b) = (x[j], x[j + half]) -> (fma(a, cos, -(b * sin)), fma(b, cos, a * sin)). In place.
+// Per head: rmsnorm over head_dim with weight w (null: no norm at all), then half-split rotation of the first
+// 2*rotary_half dimensions, j < rotary_half: (a, b) = (x[j], x[j + rotary_half]) ->
+// (fma(a, cos[j], -(b * sin[j])), fma(b, cos[j], a * sin[j])). In place. REQUIRES 2 * rotary_half <= head_dim.
 struct HeadNormRopeArgs {
   float* x = nullptr;  // (heads, head_dim)
   int64_t heads = 0;
@@ -36,7 +43,7 @@ struct HeadNormRopeArgs {
 };
 using HeadNormRopeFn = void (*)(const HeadNormRopeArgs&);
 
-// y = silu(gate) * up, elementwise: (g / (1 + exp(-g))) * u. y may be gate.
+// y = silu(gate) * up, elementwise: (g / (1 + exp(-g))) * u with kernels/ops/exp.h. y may be gate or up.
 struct SiluMulArgs {
   const float* gate = nullptr;
   const float* up = nullptr;
@@ -45,7 +52,7 @@ struct SiluMulArgs {
 };
 using SiluMulFn = void (*)(const SiluMulArgs&);
 
-// x += y, elementwise.
+// x += y, elementwise. y may be x.
 struct AddArgs {
   float* x = nullptr;
   const float* y = nullptr;
@@ -53,24 +60,29 @@ struct AddArgs {
 };
 using AddFn = void (*)(const AddArgs&);
 
-// out[i] = fma(weight[s], y[s][i], out[i]) for s = 0 .. slots-1 in order, from out = 0. Expert outputs in top-k order.
+// out[i] = fma(weight[s], y[s][i], out[i]) for s = 0 .. slots-1 in order, from out = +0. Expert outputs in top-k order.
 struct MergeArgs {
   const float* const* y = nullptr;  // (slots) rows of cols
   const float* weight = nullptr;    // (slots)
   int64_t slots = 0;
   int64_t cols = 0;
-  float* out = nullptr;
+  float* out = nullptr;  // (cols)
 };
 using MergeFn = void (*)(const MergeArgs&);
 
-// Softmax over all experts in fp32, the k largest (ties to the lower index), largest first; weights optionally divided
-// by their sum (added in order). exp is kernels/ops/exp.h, the maximum is subtracted.
+inline constexpr int64_t kMaxTopK = 64;
+inline constexpr int64_t kMaxRoutedExperts = 4096;
+
+// p[i] = exp(logits[i] - max) / sum, the sum over lanes as above; ids are the k largest p, largest first, ties to the
+// lower index; weights[s] = p[ids[s]], divided by their sum (added in order from +0) when `renormalize`.
+// A NaN or +inf logit, or no logit above -inf, makes every p NaN: then ids are 0 .. k-1 and every weight is NaN.
+// REQUIRES 0 <= k <= min(experts, kMaxTopK), experts <= kMaxRoutedExperts.
 struct RouterTopKArgs {
   const float* logits = nullptr;  // (experts)
   int64_t experts = 0;
   int64_t k = 0;
   bool renormalize = false;
-  float* scratch = nullptr;  // (experts)
+  float* scratch = nullptr;  // (experts); p on return
   int32_t* ids = nullptr;    // (k)
   float* weights = nullptr;  // (k)
 };

@@ -1,0 +1,9 @@
+#include "kernels/cpu/vec_avx2.h"
+// The vocabulary comes first.
+#include "kernels/cpu/pairs_fma.inc.h"
+
+namespace ft::FT_ISA_NAMESPACE {
+constexpr int kHeadBlock = 2;
+}
+
+#include "kernels/cpu/attention.inc.h"

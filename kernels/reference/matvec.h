@@ -1,0 +1,39 @@
+// The canonical dot product (kernels/ops/matvec.h) of one row and one token, for the reference kernels.
+#pragma once
+
+#include "kernels/reference/decode.h"
+
+namespace ft::reference {
+
+// Row `row` of the packed matrix at `data` times packed activations x, without the global.
+template <FormatId kFormat>
+float dot_row(const PackedLayout& layout, const std::byte* data, int64_t row, const uint32_t* x) {
+  constexpr int kWordsPerLane = Decode<kFormat>::kWords;
+  const int64_t row_in_tile = row % kRowsPerTile;
+  const std::byte* codes = formats::tile_codes(layout, data, row / kRowsPerTile);
+  const std::byte* scales = formats::tile_scales(layout, data, row / kRowsPerTile);
+  float acc[kLanes] = {};
+  for (int64_t block = 0; block < layout.blocks; ++block) {
+    const formats::BlockShape shape = formats::block_shape(layout, block, kWordsPerLane);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const bool present = lane < shape.lanes;
+      uint32_t words[kWordsPerLane] = {};
+      for (int h = 0; present && h < kWordsPerLane; ++h) {
+        words[h] = formats::read_word(codes, formats::word_index(shape, h, row_in_tile, lane));
+      }
+      float p = 0;
+      for (int pair = 0; pair < 8; ++pair) {
+        const uint32_t xw = x[(block * 8 + pair) * kLanes + lane];
+        const float x_even = std::bit_cast<float>(xw << 16);
+        const float x_odd = std::bit_cast<float>(xw & 0xffff0000u);
+        p = fma(Decode<kFormat>::weight(words, 2 * pair + 1), x_odd, p);
+        p = fma(Decode<kFormat>::weight(words, 2 * pair), x_even, p);
+      }
+      const float scale = present ? Decode<kFormat>::scale(scales, block, row_in_tile, lane) : 0.0f;
+      acc[lane] = fma(p, scale, acc[lane]);
+    }
+  }
+  return tree_sum(acc);
+}
+
+}  // namespace ft::reference
