@@ -166,7 +166,13 @@ std::string json_text(const T& value) {
   OrderedJson json;
   Writer writer(json);
   fields(writer, value);
-  return json.dump(2) + "\n";
+  try {
+    return json.dump(2) + "\n";
+  } catch (const OrderedJson::type_error& error) {  // the only one that dump() has
+    throw Error(ErrorKind::kUsage, {.what = "cannot write a file that holds text which is not UTF-8",
+                                    .value = error.what(),
+                                    .allowed = "names and paths in UTF-8"});
+  }
 }
 
 }  // namespace

@@ -2,11 +2,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-
-// g++ 12 takes valijson's std::string::replace for a memcpy of overlapping ranges (GCC bug 105329).
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wrestrict"
-#endif
 #include <valijson/adapters/nlohmann_json_adapter.hpp>
 #include <valijson/schema.hpp>
 #include <valijson/schema_parser.hpp>

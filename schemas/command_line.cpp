@@ -67,14 +67,19 @@ std::string_view nearest_option(const ProgramSpec& program, std::string_view nam
 }
 
 // CLI11 hands the next word to an option that needs a value even when that word is an option itself, and reads
-// "--name=" as if nothing stood there. Both are refused here.
+// "--name=" as if nothing stood there; its message about a flag with a value lacks the option's dashes.
 void refuse_missing_values(const ProgramSpec& program, const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    const OptionSpec* spec = find_option(program, word.ends_with('=') ? word.substr(0, word.size() - 1) : word);
+    const size_t equals = word.find('=');
+    const OptionSpec* spec = find_option(program, word.substr(0, equals));
     if (spec == nullptr) continue;
-    if (word.ends_with('=')) refuse_option("option without a value", *spec);
-    if (spec->kind == OptionKind::kFlag) continue;
+    if (spec->kind == OptionKind::kFlag) {
+      if (equals != std::string::npos) refuse_option("option with a value that it does not take", *spec);
+      continue;
+    }
+    if (equals + 1 == word.size()) refuse_option("option without a value", *spec);
+    if (equals != std::string::npos) continue;
     if (i + 1 == words.size() || find_option(program, words[i + 1]) != nullptr) {
       refuse_option("option without a value", *spec);
     }
@@ -181,8 +186,9 @@ ParseResult parse_command_line(const ProgramSpec& program, std::string_view buil
   }
   const std::vector<std::string> extras = app.remaining();
   if (!extras.empty()) {
-    const auto unknown = std::find_if(extras.begin(), extras.end(), [](const auto& e) { return e.starts_with('-'); });
-    refuse_argument(program, unknown == extras.end() ? extras.front() : *unknown);
+    const auto unknown =
+        std::find_if(extras.begin(), extras.end(), [](const auto& e) { return e.starts_with('-') && e != "--"; });
+    refuse_argument(program, unknown == extras.end() ? extras.back() : *unknown);
   }
   ParseResult result;
   result.options.emplace();

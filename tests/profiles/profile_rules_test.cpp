@@ -1,0 +1,117 @@
+// Checked against: one broken rule at a time, each with the message written by hand.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "tests/profiles/sample_profile.h"
+
+namespace {
+
+// The message for the sample with one change; empty when it is accepted.
+std::string refusal(const std::function<void(ft::Profile&)>& change) {
+  ft::Profile profile = sample_profile();
+  change(profile);
+  try {
+    ft::parse_profile(ft::Json::parse(ft::profile_to_json(profile).dump()), "p");
+  } catch (const ft::Error& error) {
+    CHECK(error.kind() == ft::ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+void use_strategy(ft::Profile& profile, const char* strategy) {
+  profile.serve.strategy = profile.decision.strategy = profile.candidates[0].strategy = strategy;
+}
+
+}  // namespace
+
+TEST_CASE("the sample obeys every rule") {
+  CHECK(refusal([](ft::Profile&) {}) == "");
+}
+
+TEST_CASE("the split table fits its strategy") {
+  const std::string start = "p refused, value refused: $.serve.";
+  CHECK(refusal([](auto& p) {
+          p.serve.fetch_of_misses = {0, 2};
+        }) == start + "fetch_of_misses[1] is '2'; allowed: 0 to 1");
+  CHECK(refusal([](auto& p) {
+          p.serve.fetch_of_misses = {1, 1};
+        }) == start + "fetch_of_misses[0] is '1'; allowed: 0 to 0");
+  CHECK(refusal([](auto& p) { p.serve.fetch_of_misses = {}; }) ==
+        start + "fetch_of_misses is 'absent'; allowed: an array, with strategy hybrid");
+  CHECK(refusal([](auto& p) {
+          use_strategy(p, "cpu");
+          p.serve.fetch_of_misses = {0, 0, 1};
+        }) == start + "fetch_of_misses[2] is '1'; allowed: 0 with strategy cpu");
+  const auto offload = [](ft::Profile& p) {
+    use_strategy(p, "offload");
+    p.serve.fetch_of_misses = {0, 1, 2};
+    p.serve.promote_bytes_per_layer = 0;
+  };
+  CHECK(refusal(offload) == "");
+  CHECK(refusal([&](auto& p) {
+          offload(p), p.serve.fetch_of_misses = {0, 1, 1};
+        }) == start + "fetch_of_misses[2] is '1'; allowed: 2 with strategy offload");
+  CHECK(refusal([&](auto& p) { offload(p), p.serve.promote_bytes_per_layer = 1; }) ==
+        start + "promote_bytes_per_layer is '1'; allowed: 0 with strategy offload");
+}
+
+TEST_CASE("resident has every expert in a slot and no split") {
+  const auto resident = [](ft::Profile& p) {
+    use_strategy(p, "resident");
+    p.serve.fetch_of_misses = {};
+    p.serve.promote_bytes_per_layer = 0;
+  };
+  CHECK(refusal(resident) == "");
+  CHECK(refusal([&](auto& p) { resident(p), p.serve.slots = 0; }).find("$.serve.slots is '0'") != std::string::npos);
+  CHECK(refusal([&](auto& p) {
+          resident(p), p.serve.fetch_of_misses = {0, 0};
+        }).find("no such key with strategy resident") != std::string::npos);
+}
+
+TEST_CASE("pinning names one CPU per thread") {
+  CHECK(refusal([](auto& p) { p.serve.pinning = {}; }) == "");
+  CHECK(refusal([](auto& p) { p.serve.pinning = {0}; }).find("one index per thread: 2") != std::string::npos);
+  CHECK(refusal([](auto& p) {
+          p.serve.pinning = {3, 3};
+        }).find("$.serve.pinning[1] is '3'; allowed: each index once") != std::string::npos);
+}
+
+TEST_CASE("where the weights come from is said once") {
+  CHECK(refusal([](auto& p) { p.identity.model.weights = "checkpoint"; }).find("synthetic:7") != std::string::npos);
+  CHECK(refusal([](auto& p) { p.serve.synthetic_seed = {}; }).find("$.identity.model.weights") != std::string::npos);
+  CHECK(refusal([](auto& p) {
+          p.serve.synthetic_seed = {};
+          p.identity.model.weights = "checkpoint";
+        }).find("$.serve.routing_preset is 'present'") != std::string::npos);
+}
+
+TEST_CASE("decision, serve and the chosen candidate agree") {
+  CHECK(refusal([](auto& p) { p.decision.strategy = "cpu"; }).find("$.decision.strategy is 'cpu'") !=
+        std::string::npos);
+  CHECK(refusal([](auto& p) { p.candidates[0].strategy = "cpu"; }).find("$.candidates[0].strategy is 'cpu'") !=
+        std::string::npos);
+  CHECK(refusal([](auto& p) { p.candidates[0].chosen = false; }).find("exactly one chosen") != std::string::npos);
+  CHECK(refusal([](auto& p) {
+          p.candidates[1].chosen = true;
+          p.candidates[1].strategy = "hybrid";
+        }).find("true for one candidate only") != std::string::npos);
+}
+
+TEST_CASE("a candidate has one number per context and batch, or none") {
+  CHECK(refusal([](auto& p) { p.candidates[1].predicted_tok_s = {}; }) == "");
+  CHECK(refusal([](auto& p) {
+          p.candidates[1].measured_tok_s = {};
+          p.candidates[1].measured_low = {};
+          p.candidates[1].measured_high = {};
+        }) == "");
+  CHECK(refusal([](auto& p) {
+          p.candidates[1].predicted_tok_s = {1, 2, 3};
+        }).find("per context and batch: 4") != std::string::npos);
+  CHECK(refusal([](auto& p) { p.candidates[1].measured_low = {}; }).find("as many as measured_tok_s: 4") !=
+        std::string::npos);
+}

@@ -1,0 +1,141 @@
+// Checked against: the exit codes that --help and the README promise; each program run is a child process.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <iostream>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "schemas/command_line.h"
+
+namespace {
+
+struct Outcome {
+  int code = -1;
+  int signal = 0;
+  std::string out, err;
+};
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t n = 0; (n = ::read(fd, buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), static_cast<size_t>(n));
+  ::close(fd);
+  return text;
+}
+
+// Runs run_program in a child with its own stdout and stderr. Output must fit a pipe's buffer (64 KiB).
+Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&), const char* stdout_path = nullptr) {
+  words.insert(words.begin(), "ft-engine");
+  int out[2], err[2];
+  REQUIRE(::pipe(out) == 0);
+  REQUIRE(::pipe(err) == 0);
+  std::cout.flush();
+  std::fflush(nullptr);  // what is buffered here must not be written by the child
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::dup2(stdout_path == nullptr ? out[1] : ::open(stdout_path, O_WRONLY), 1);
+    ::dup2(err[1], 2);
+    const int code =
+        ft::run_program(ft::kEngineProgram, "1.2.3 (build)", static_cast<int>(words.size()), words.data(), body);
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  Outcome outcome{.out = read_all(out[0]), .err = read_all(err[0])};
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
+  return outcome;
+}
+
+int done(const ft::ParsedOptions&) { return ft::kExitDone; }
+
+template <ft::ErrorKind kind>
+int throw_error(const ft::ParsedOptions&) {
+  throw ft::Error(kind, {.what = "it broke", .value = "7"});
+}
+
+int print_and_finish(const ft::ParsedOptions&) {
+  std::printf("answer\n");
+  return ft::kExitDone;
+}
+
+}  // namespace
+
+TEST_CASE("exit codes are 0, 1, 2 and 130, and an error is one line on stderr") {
+  CHECK(run({}, done).code == 0);
+  const Outcome failed = run({}, throw_error<ft::ErrorKind::kFailed>);
+  CHECK(failed.code == 1);
+  CHECK(failed.out.empty());
+  CHECK(failed.err == "ft-engine: error: it broke: '7'\n");
+  CHECK(run({}, throw_error<ft::ErrorKind::kUsage>).code == 2);
+  CHECK(run({}, throw_error<ft::ErrorKind::kRequest>).code == 1);
+  CHECK(run({}, throw_error<ft::ErrorKind::kCapacity>).code == 1);
+  CHECK(run({}, throw_error<ft::ErrorKind::kInterrupted>).code == 130);
+  CHECK(run({}, [](const ft::ParsedOptions&) { return 1; }).code == 1);
+}
+
+TEST_CASE("the option parser's own exit codes never show") {
+  CHECK(run({"--port", "0"}, done).code == 2);
+  CHECK(run({"--port"}, done).code == 2);
+  CHECK(run({"--bogus"}, done).code == 2);
+  CHECK(run({"stray"}, done).code == 2);
+}
+
+TEST_CASE("foreign exceptions become failures, not crashes") {
+  CHECK(run({}, [](const ft::ParsedOptions&) -> int { throw std::runtime_error("odd"); }).err ==
+        "ft-engine: error: odd\n");
+  CHECK(run({}, [](const ft::ParsedOptions&) -> int { throw std::bad_alloc(); }).err ==
+        "ft-engine: error: out of memory\n");
+  CHECK(run({}, [](const ft::ParsedOptions&) -> int { throw 5; }).code == 1);
+}
+
+TEST_CASE("--help and --version print to stdout and win over other mistakes") {
+  const Outcome help = run({"--bogus", "--help"}, throw_error<ft::ErrorKind::kFailed>);
+  CHECK(help.code == 0);
+  CHECK(help.out == ft::help_text(ft::kEngineProgram));
+  CHECK(help.err.empty());
+  CHECK(run({"-h"}, throw_error<ft::ErrorKind::kFailed>).out == help.out);
+  const Outcome version = run({"--version"}, throw_error<ft::ErrorKind::kFailed>);
+  CHECK(version.code == 0);
+  CHECK(version.out == "ft-engine 1.2.3 (build)\n");
+}
+
+TEST_CASE("output that cannot be written is a failure") {
+  if (::access("/dev/full", W_OK) != 0) {
+    MESSAGE("skipped: no /dev/full here");
+    return;
+  }
+  const Outcome outcome = run({}, print_and_finish, "/dev/full");
+  CHECK(outcome.code == 1);
+  CHECK(outcome.err == "ft-engine: error: cannot write to stdout\n");
+  CHECK(run({"--help"}, done, "/dev/full").code == 1);
+}
+
+TEST_CASE("the first signal sets the flag, the second one ends the program") {
+  const auto body = [](const ft::ParsedOptions&) {
+    ft::install_interrupt_handler();
+    if (ft::interrupted()) return 10;
+    ::raise(SIGTERM);
+    return ft::interrupted() ? 11 : 12;
+  };
+  CHECK(run({}, body).code == 11);
+  const auto twice = [](const ft::ParsedOptions&) {
+    ft::install_interrupt_handler();
+    ::raise(SIGINT);
+    ::raise(SIGTERM);
+    return 12;
+  };
+  CHECK(run({}, twice).signal == SIGTERM);
+}
