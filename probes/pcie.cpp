@@ -1,7 +1,6 @@
 // The two link probes of a GPU. This build has no CUDA device, so both say that they do not apply.
-#include "probes/probe.h"
-
 #include "kernels/base/error.h"
+#include "probes/probe.h"
 
 namespace ft {
 namespace {

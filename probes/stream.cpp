@@ -15,9 +15,9 @@
 namespace ft {
 namespace {
 
-constexpr int64_t kCacheFactor = 4;                      // STREAM's run rule
+constexpr int64_t kCacheFactor = 4;                        // STREAM's run rule
 constexpr int64_t kDefaultCacheBytes = int64_t{32} << 20;  // when the machine does not say
-constexpr double kMemoryShare = 0.5;                     // of what is available, for all three arrays
+constexpr double kMemoryShare = 0.5;                       // of what is available, for all three arrays
 constexpr double kScalar = 3.0;
 
 struct Arrays {
@@ -100,8 +100,8 @@ class StreamProbe final : public Probe {
 
  private:
   Arrays make_arrays(const ProbeContext& context, WorkerPool& pool) const {
-    const int64_t cache = context.topology->last_level_cache_bytes > 0 ? context.topology->last_level_cache_bytes
-                                                                       : kDefaultCacheBytes;
+    const int64_t cache =
+        context.topology->last_level_cache_bytes > 0 ? context.topology->last_level_cache_bytes : kDefaultCacheBytes;
     const int64_t wanted = kCacheFactor * cache;
     const auto room = static_cast<int64_t>(kMemoryShare * static_cast<double>(context.memory->available_bytes) / 3);
     // A sample moves ten arrays and the memory must be touched first: at 4 GB/s, well below any machine, a fifth of the
@@ -149,9 +149,8 @@ class StreamProbe final : public Probe {
     };
     for (const Kernel& kernel : list) {
       const double moved = static_cast<double>(kernel.arrays * bytes);
-      add(kernel.name, moved, [&pool, &arrays, kernel, moved] {
-        return moved / stream_pass(pool, kernel.fn, arrays) / 1e9;
-      });
+      add(kernel.name, moved,
+          [&pool, &arrays, kernel, moved] { return moved / stream_pass(pool, kernel.fn, arrays) / 1e9; });
     }
     const auto all = 3 * bytes;
     add("mem_read", static_cast<double>(all), [&] {
@@ -177,8 +176,8 @@ class StreamProbe final : public Probe {
       // An interrupt may end a round after any kernel; a multiple of full rounds must match, up to overflow.
       if (copy.stop_reason == "interrupted" || !std::isfinite(a)) continue;
       if (arrays.a[i] != a || arrays.b[i] != b || arrays.c[i] != c) {
-        mismatch_ = "element " + std::to_string(i) + ": a is " + std::to_string(arrays.a[i]) + ", not " +
-                    std::to_string(a);
+        mismatch_ =
+            "element " + std::to_string(i) + ": a is " + std::to_string(arrays.a[i]) + ", not " + std::to_string(a);
       }
     }
   }
