@@ -13,7 +13,7 @@ constexpr std::string_view kSpace =
 constexpr std::string_view kNotSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
     R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";  // PCRE2's own \w has no marks
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{N}\p{Pc})";  // PCRE2's own \w has no marks
 
 // PCRE2 reads a bare script name as Script_Extensions, Oniguruma as Script.
 constexpr std::array<std::string_view, 12> kScripts = {"Han",    "Hiragana", "Katakana", "Hangul", "Latin",  "Cyrillic",
@@ -89,7 +89,8 @@ class Translator {
     const std::string_view inside = pattern_.substr(at_ + 1, end - at_ - 1);
     if (inside == "," || inside.find(',') != inside.rfind(',')) refuse("{");
     if (end + 1 < pattern_.size() && (pattern_[end + 1] == '+' || pattern_[end + 1] == '?')) refuse("}+ or }?");
-    out_ += inside.front() == ',' ? "{0" + std::string(inside) + "}" : "{" + std::string(inside) + "}";
+    out_ += inside.front() == ',' ? "{0" : "{";
+    out_.append(inside).append("}");
     at_ = end + 1;
   }
 
@@ -169,7 +170,8 @@ class Translator {
       name.remove_prefix(1);
     }
     std::string_view prefix;
-    if (kCategories.find(" " + std::string(name) + " ") == std::string_view::npos) {
+    const std::string listed = std::string(" ").append(name).append(" ");
+    if (kCategories.find(listed) == std::string_view::npos) {
       for (const std::string_view script : kScripts) {
         if (script == name) prefix = "sc:";
       }
@@ -187,7 +189,7 @@ class Translator {
     for (size_t i = 0; i < count; ++i) {
       if (digits_at + i >= pattern_.size() || !is_hex(pattern_[digits_at + i])) refuse(pattern_.substr(at_, 2));
     }
-    out_ += "\\x{" + std::string(pattern_.substr(digits_at, count)) + "}";
+    out_.append("\\x{").append(pattern_.substr(digits_at, count)).append("}");
     at_ += length;
   }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"

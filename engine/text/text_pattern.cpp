@@ -1,9 +1,39 @@
 #include "engine/text/text_pattern.h"
 
+#include <algorithm>
+
+#include "engine/text/unicode_newer.h"
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 
 namespace ft {
+namespace {
+
+// Replaces newer code points by their stand-ins. Returns false, and leaves `result` alone, when there are none.
+bool replace_newer_code_points(std::string_view text, std::string& result) {
+  static_assert(kNewerCodePoints.front().first >= 0x800);  // so all of them start with a byte from 0xe0 on
+  bool replaced = false;
+  for (size_t at = 0; at < text.size();) {
+    if (static_cast<uint8_t>(text[at]) < 0xe0) {
+      ++at;
+      continue;
+    }
+    const Utf8Step step = utf8_step(text, at);
+    const auto range = std::lower_bound(kNewerCodePoints.begin(), kNewerCodePoints.end(), step.code_point,
+                                        [](const NewerCodePoints& r, char32_t c) { return r.last < c; });
+    if (range != kNewerCodePoints.end() && range->first <= step.code_point) {
+      if (!replaced) result = text;
+      replaced = true;
+      std::string stand_in;
+      append_utf8(stand_in, range->stand_in);
+      result.replace(at, stand_in.size(), stand_in);
+    }
+    at += static_cast<size_t>(step.length);
+  }
+  return replaced;
+}
+
+}  // namespace
 
 TextPattern::TextPattern(const JsonNode& node) {
   if (node.has("String")) {
@@ -36,6 +66,7 @@ void TextPattern::Finder::find_all(std::string_view text, std::vector<TextSpan>&
     }
     return;
   }
+  if (replace_newer_code_points(text, stand_ins_)) text = stand_ins_;
   TextSpan match;
   size_t from = 0;
   size_t last_end = std::string_view::npos;

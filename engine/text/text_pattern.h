@@ -26,6 +26,7 @@ class TextPattern {
    private:
     const TextPattern& pattern_;
     std::unique_ptr<RegexMatcher> matcher_;
+    std::string stand_ins_;
   };
 
  private:
