@@ -23,9 +23,7 @@ double slot_work(const CostParameters& cost, int experts, int picks) {
 }
 
 double cpu_work(const CostParameters& cost, int experts, int picks) {
-  if (experts == 0) return 0;
-  return cost[CostTerm::kCpuFixed] + cost[CostTerm::kCpuPerExpert] * experts +
-         cost[CostTerm::kCpuPerPick] * (picks - experts);
+  return cost[CostTerm::kCpuPerExpert] * experts + cost[CostTerm::kCpuPerPick] * (picks - experts);
 }
 
 }  // namespace
@@ -38,23 +36,25 @@ double layer_seconds(const CostParameters& cost, Device device, const LayerCount
   const bool beside = device == Device::kHost ? n.hits + n.cpu > 0 : n.cpu > 0;
   const double compute_factor = link && beside ? 1 + cost[CostTerm::kContentionCompute] : 1;
   const double link_factor = link && beside ? 1 + cost[CostTerm::kContentionLink] : 1;
-  const double base = cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens +
-                      (n.hits + n.fetched > 0 ? cost[CostTerm::kSlotFixed] : 0) +
-                      cost[CostTerm::kPerPromotion] * n.promoted;
-  const double cpu = compute_factor * cpu_work(cost, n.cpu, n.cpu_picks);
+  const double base =
+      cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens + cost[CostTerm::kPerPromotion] * n.promoted;
+  const double slot_fixed = cost[CostTerm::kSlotFixed], cpu_fixed = n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0;
+  const double cpu = cpu_work(cost, n.cpu, n.cpu_picks);
   const auto link_time = [&](int experts) {
     return link ? link_factor * (cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * experts) : 0;
   };
   if (device == Device::kCuda) {
-    const double slot = slot_work(cost, n.hits + n.fetched, n.hit_picks + n.fetched_picks);
-    const double start = n.hits + n.fetched > 0 ? cost[CostTerm::kSlotFixed] : 0;
-    return base - start + std::max(cpu, start + link_time(n.fetched) + slot);
+    const double slots =
+        n.hits + n.fetched > 0 ? slot_fixed + slot_work(cost, n.hits + n.fetched, n.hit_picks + n.fetched_picks) : 0;
+    return base + std::max(compute_factor * (cpu_fixed + cpu), link_time(n.fetched) + slots);
   }
-  const double before = compute_factor * slot_work(cost, n.hits, n.hit_picks) + cpu;
-  if (!link) return base + before;
+  const double ready =
+      compute_factor * (std::max(n.hits > 0 ? slot_fixed : 0, cpu_fixed) + slot_work(cost, n.hits, n.hit_picks) + cpu);
+  if (!link) return base + ready;
   const double fetched = slot_work(cost, n.fetched, n.fetched_picks);
-  const double last = fetched / n.fetched;
-  return base + std::max({before + fetched, link_time(n.fetched) + last, link_time(1) + fetched});
+  const double last_copy = link_time(n.fetched) + fetched / n.fetched;
+  const double first_copy = link_time(1) + fetched + (n.fetched > 1 ? slot_fixed : 0);
+  return base + slot_fixed + std::max({ready + fetched, last_copy, first_copy});
 }
 
 double step_seconds(const CostParameters& cost, const DenseCost& dense, Device device, int64_t context,

@@ -1,16 +1,19 @@
 // Time of a decode step from a few parameters: what DESIGN section 7 decides with. Pure arithmetic.
 //
-// Every arm has a fixed cost (paid when it has work) and slopes per expert and per further token of an expert. With n
-// experts and p picks: t_arm(n, p) = a[n > 0] + s n + e (p - n).
+// Every arm has a fixed cost a (paid when it has work) and slopes per expert and per further token of an expert: n
+// experts with p picks take s n + e (p - n).
 //
 // Device::kCuda: the CPU works beside the device.
-//   t_layer = base + max(t_cpu, t_link(f) + t_slot(hits + f))
-// Device::kHost: hits, CPU experts and fetched ones share the cores, in this order, each fetched one as soon as its
-// copy is there; only the copies run beside them. With W = t_slot(hits) + t_cpu and g the time of one fetched expert:
-//   t_layer = base + max(W + f g,  t_link(f) + g,  t_link(1) + f g)
-// (compute never waits; it waits for the last copy; it waits for the first copy and is slower than the link after it).
-// base is router, merge and hand-over: fixed and per token. While copies and other work run together, compute takes
-// 1 + contention_compute and the link 1 + contention_link of its time alone. A promotion costs per_promotion.
+//   t_layer = base + max(t_cpu, t_link(f) + t_slot(hits + f)),  t_arm = a[n > 0] + s n + e (p - n)
+// Device::kHost: the engine computes hits and CPU experts together as one group of work (two barriers: one fixed cost),
+// then the fetched ones in groups as they arrive; only the copies run beside that. With W = max(a_g[hits], a_c[c]) +
+// their slopes, F the slopes of all fetched ones and t_link(n) = a_f + s_f n:
+//   t_layer = base + W                                                           f = 0
+//   t_layer = base + a_g + max(W + F,  t_link(f) + F / f,  t_link(1) + F + a_g[f > 1])
+// (every copy is there in time; the last copy is waited for; the first is, then computing is slower than the link and
+// all the others make one more group).
+// base is router, merge and hand-over: fixed and per token. While copies and other work run together, W takes 1 +
+// contention_compute and the link 1 + contention_link of its time alone. A promotion costs per_promotion.
 #pragma once
 
 #include <cstdint>

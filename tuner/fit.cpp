@@ -34,10 +34,12 @@ Row linear_row(const LayerCounts& n, Device device, Branch branch) {
   row[at(CostTerm::kSlotPerExpert)] = n.hits;
   row[at(CostTerm::kSlotPerPick)] = n.hit_picks - n.hits;
   if (n.fetched == 0) return row;
-  const bool one_by_one = device == Device::kHost && branch == Branch::kLastCopy;  // all but the last are hidden
-  const double computed = one_by_one ? 1 : n.fetched;
+  const bool last_copy = device == Device::kHost && branch == Branch::kLastCopy;  // all others are computed by then
+  const bool first_copy = device == Device::kHost && branch == Branch::kFirstCopy;
+  const double computed = last_copy ? 1 : n.fetched;
   row[at(CostTerm::kLinkFixed)] = 1;
-  row[at(CostTerm::kLinkPerExpert)] = device == Device::kHost && branch == Branch::kFirstCopy ? 1 : n.fetched;
+  row[at(CostTerm::kLinkPerExpert)] = first_copy ? 1 : n.fetched;
+  if (first_copy && n.fetched > 1) row[at(CostTerm::kSlotFixed)] = 2;
   row[at(CostTerm::kSlotPerExpert)] += computed;
   row[at(CostTerm::kSlotPerPick)] += computed * (n.fetched_picks - n.fetched) / n.fetched;
   return row;

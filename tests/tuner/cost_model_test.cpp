@@ -32,22 +32,26 @@ double us(const CostParameters& cost, Device device, const LayerCounts& counts) 
   return layer_seconds(cost, device, counts) * 1e6;
 }
 
-// The host device as events: hits and CPU experts first, then each fetched expert when its copy is there.
+// The host device as events: one group of hits and CPU experts, then groups of what has arrived.
 double simulated_host_us(const CostParameters& cost, const LayerCounts& n) {
   const bool both = n.fetched > 0 && n.hits + n.cpu > 0;
   const double kc = both ? 1 + cost[CostTerm::kContentionCompute] : 1;
   const double kf = both ? 1 + cost[CostTerm::kContentionLink] : 1;
+  const double group = cost[CostTerm::kSlotFixed], one = cost[CostTerm::kSlotPerExpert];
   double now = 0;
-  for (int i = 0; i < n.hits; ++i) now += kc * cost[CostTerm::kSlotPerExpert];
-  if (n.cpu > 0) now += kc * cost[CostTerm::kCpuFixed];
-  for (int i = 0; i < n.cpu; ++i) now += kc * cost[CostTerm::kCpuPerExpert];
-  for (int i = 1; i <= n.fetched; ++i) {
-    const double there = kf * (cost[CostTerm::kLinkFixed] + i * cost[CostTerm::kLinkPerExpert]);
-    now = std::max(now, there) + cost[CostTerm::kSlotPerExpert];
+  if (n.hits > 0 || n.cpu > 0) {
+    const double start = std::max(n.hits > 0 ? group : 0, n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0);
+    now = kc * (start + n.hits * one + n.cpu * cost[CostTerm::kCpuPerExpert]);
   }
-  now += cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken];
-  if (n.hits + n.fetched > 0) now += cost[CostTerm::kSlotFixed];
-  now += n.promoted * cost[CostTerm::kPerPromotion];
+  const auto there = [&](int i) { return kf * (cost[CostTerm::kLinkFixed] + i * cost[CostTerm::kLinkPerExpert]); };
+  for (int done = 0; done < n.fetched;) {
+    now = std::max(now, there(done + 1));
+    int arrived = done + 1;
+    while (arrived < n.fetched && there(arrived + 1) <= now) ++arrived;
+    now += group + (arrived - done) * one;
+    done = arrived;
+  }
+  now += cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] + n.promoted * cost[CostTerm::kPerPromotion];
   return now * 1e6;
 }
 
@@ -60,22 +64,28 @@ TEST_CASE("a layer's time in closed form, host device") {
   CHECK(host(full_counts(1, 3, 0, 0, 0)) == doctest::Approx(11 + 2 + 60));
   CHECK(host(full_counts(1, 0, 0, 2, 0)) == doctest::Approx(11 + 5 + 60));
   CHECK(host(full_counts(1, 0, 0, 2, 1)) == doctest::Approx(11 + 5 + 60 + 6));
-  CHECK(host(full_counts(1, 2, 0, 1, 0)) == doctest::Approx(11 + 2 + 40 + 5 + 30));
-  CHECK(host(full_counts(1, 0, 2, 0, 0)) == doctest::Approx(11 + 2 + 7 + 100 + 20));          // waits for the last copy
-  CHECK(host(full_counts(1, 1, 1, 0, 0)) == doctest::Approx(11 + 2 + 1.2 * 57 + 20));         // link binds, slowed
-  CHECK(host(full_counts(1, 1, 1, 3, 0)) == doctest::Approx(11 + 2 + 1.5 * (20 + 95) + 20));  // compute binds, slowed
-  CHECK(host(full_counts(4, 2, 0, 1, 0)) == doctest::Approx(14 + 2 + 40 + 6 * 3 + 5 + 30 + 3 * 4));  // further picks
+  CHECK(host(full_counts(1, 2, 0, 1, 0)) == doctest::Approx(11 + 5 + 40 + 30));        // one group, one fixed cost
+  CHECK(host(full_counts(1, 0, 2, 0, 0)) == doctest::Approx(11 + 2 + 7 + 100 + 20));   // waits for the last copy
+  CHECK(host(full_counts(1, 1, 1, 0, 0)) == doctest::Approx(11 + 2 + 1.2 * 57 + 20));  // link binds, slowed
+  CHECK(host(full_counts(1, 1, 1, 3, 0)) ==
+        doctest::Approx(11 + 2 + 1.5 * (5 + 20 + 90) + 20));  // compute binds, slowed
+  CHECK(host(full_counts(4, 2, 0, 1, 0)) == doctest::Approx(14 + 5 + 40 + 6 * 3 + 30 + 3 * 4));  // further picks
 }
 
-TEST_CASE("the host formula is the pipeline, event by event") {
+TEST_CASE("the host formula follows the pipeline, event by event") {
   CostParameters cost = some_cost();
-  for (const double link : {5e-6, 20e-6, 50e-6}) {  // slower, as fast, faster than computing
+  for (const double link : {2e-6, 20e-6, 50e-6}) {  // faster than computing, about as fast, slower
     cost[CostTerm::kLinkPerExpert] = link;
     for (int hits = 0; hits <= 4; ++hits) {
       for (int fetched = 0; fetched <= 4; ++fetched) {
         for (int cpu = 0; cpu <= 4; ++cpu) {
           const LayerCounts counts = full_counts(1, hits, fetched, cpu, cpu > 0 ? 1 : 0);
-          CHECK(us(cost, Device::kHost, counts) == doctest::Approx(simulated_host_us(cost, counts)));
+          const double simulated = simulated_host_us(cost, counts);
+          CAPTURE(simulated);
+          // Exact but for how arrivals fall into groups: at most one fixed cost of a group per fetched expert after it.
+          CHECK(us(cost, Device::kHost, counts) <= simulated * (1 + 1e-12));
+          CHECK(us(cost, Device::kHost, counts) >= simulated - 2.0 * std::max(0, fetched - 1) - 1e-9);
+          if (fetched <= 1) CHECK(us(cost, Device::kHost, counts) == doctest::Approx(simulated));
         }
       }
     }
