@@ -15,6 +15,7 @@
 #include "engine/server/service.h"
 #include "kernels/base/error.h"
 #include "kernels/host/worker_pool.h"
+#include "profiles/build_info.h"
 #include "schemas/command_line.h"
 
 namespace ft {
@@ -28,16 +29,6 @@ struct Accepted {
   std::shared_ptr<const Family> family;
   ModelFormats formats;
 };
-
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 void check_modes(const ParsedOptions& options) {
   const bool score = options.has("--score");
@@ -75,8 +66,7 @@ Accepted accept_profile(const ParsedOptions& options) {
   const CpuBudget cpus = detect_cpu_budget(topology);
   const Identity machine = {collect_host_identity(topology, cpus), collect_build_identity(),
                             collect_model_identity(*accepted.family, config.weights)};
-  require_identity(accepted.profile.identity, machine,
-                   split_commas(options.optional_text("--accept-mismatch").value_or("")));
+  require_identity(accepted.profile.identity, machine, options.texts("--accept-mismatch"));
   accepted.formats = inspect_formats(*accepted.family, config.weights);
   accepted.memory = memory_inputs(config, detect_memory_budget());
   return accepted;
@@ -193,4 +183,4 @@ int run(const ParsedOptions& options) {
 }  // namespace
 }  // namespace ft
 
-int main(int argc, char** argv) { return ft::run_program(ft::kEngineProgram, argc, argv, ft::run); }
+int main(int argc, char** argv) { return ft::run_program(ft::kEngineProgram, ft::build_text(), argc, argv, ft::run); }
