@@ -176,6 +176,17 @@ TEST_CASE("samples survive the disk and are checked like a profile") {
                        ft::Error);
 }
 
+TEST_CASE("the seeds of the fuzz target are what their names say") {
+  const char* data = std::getenv("FT_TEST_DATA");
+  REQUIRE(data != nullptr);
+  const std::string corpus = std::string(data) + "/../fuzz/corpus/profile/";
+  CHECK_NOTHROW(ft::read_profile(corpus + "profile.json"));
+  CHECK_NOTHROW(ft::read_samples(corpus + "samples.json"));
+  for (const char* name : {"machine", "routing_trace"}) {
+    CHECK_NOTHROW(ft::validate_schema(ft::read_json_file(corpus + name + ".json"), name, name));
+  }
+}
+
 TEST_CASE("the build knows itself") {
   const ft::BuildInfo build = ft::build_info();
   CHECK(build.version == "0.1.0");
