@@ -119,6 +119,21 @@ TEST_CASE("lists and expressions are checked") {
   CHECK(mentions(refusal(modelopt("[7]")), {"quantization_config.ignore", "texts"}));
   CHECK(refusal(modelopt("[\"" + std::string(kMaxPatternBytes, 'a') + "\"]")) == "no error");
   CHECK(mentions(refusal(modelopt("[\"" + std::string(kMaxPatternBytes + 1, 'a') + "\"]")), {"ignore", "1024 bytes"}));
+  const auto repeated = [](const char* entry, size_t count) {
+    std::string list = "[";
+    for (size_t i = 0; i < count; ++i) {
+      if (i != 0) list += ",";
+      list += entry;
+    }
+    list += "]";
+    return list;
+  };
+  CHECK(refusal(compressed(repeated("\"re:a\"", 256))) == "no error");
+  CHECK(mentions(refusal(compressed(repeated("\"re:a\"", 257))), {"ignore", "at most 256 patterns"}));
+  CHECK(refusal(modelopt(repeated("\"a*\"", 4096))) == "no error");
+  CHECK(mentions(refusal(modelopt(repeated("\"a*\"", 4097))), {"ignore", "at most 4096 patterns"}));
+  CHECK(refusal(modelopt(repeated("\"a\"", 100000))) == "no error");
+  CHECK(mentions(refusal(modelopt(repeated("\"a\"", 100001))), {"ignore", "at most 100000"}));
   CHECK(mentions(refusal(compressed(R"(["re:("])")), {"ignore", "regular expressions"}));
   // Catastrophic backtracking ends in an error instead of a hang.
   const Json hostile = with(compressed(R"(["re:(a+)+[bc]"])"));
