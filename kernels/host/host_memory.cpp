@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/host/topology.h"
 #include "kernels/host/worker_pool.h"
 
 namespace ft {
@@ -40,9 +41,11 @@ void touch(std::byte* data, int64_t bytes, WorkerPool* pool) {
 }
 
 [[noreturn]] void throw_no_memory(int64_t bytes, int code) {
-  throw Error(ErrorKind::kFailed, {.what = std::string("cannot reserve host memory (") + std::strerror(code) + ")",
-                                   .value = std::to_string(bytes) + " bytes",
-                                   .action = "free memory, or use a smaller model, context or batch"});
+  throw Error(ErrorKind::kFailed,
+              {.what = std::string("cannot reserve host memory (") + std::strerror(code) + ")",
+               .value = std::to_string(bytes) + " bytes",
+               .allowed = "about " + std::to_string(detect_memory_budget().available_bytes) + " bytes available now",
+               .action = "free memory, or use a smaller model, context or batch"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct HostTopology {
   std::vector<std::vector<int>> core_cpus;  // per physical core its hardware threads' OS indexes
 };
 
-// Reads the machine through hwloc; `synthetic` is an hwloc synthetic description for tests ("numa:2 core:8 pu:2").
+// Reads the whole machine through hwloc, parts that this process may not use included; `synthetic` is an hwloc
+// synthetic description for tests ("numa:2 core:8 pu:2"). Throws Error(kFailed) when hwloc cannot.
 HostTopology detect_topology(const char* synthetic = nullptr);
 
 struct CpuBudget {
@@ -38,13 +40,22 @@ struct CpuBudget {
 };
 CpuBudget detect_cpu_budget(const HostTopology& topology);
 
+// The rule behind it, pure. `affinity` holds OS indexes; those that the topology does not know count as cores of their
+// own.
+CpuBudget make_cpu_budget(const HostTopology& topology, std::span<const int> affinity,
+                          std::optional<double> quota_cores);
+
+// OS indexes of the calling thread's affinity mask, in increasing order.
+std::vector<int> affinity_cpus();
+
 struct MemoryBudget {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;  // MemAvailable, capped by the cgroup's limit minus its use
   std::optional<int64_t> cgroup_limit_bytes;
   std::optional<int64_t> lockable_bytes;  // RLIMIT_MEMLOCK, none when unlimited
 };
-MemoryBudget detect_memory_budget();
+// `root` stands before the paths that are read (/proc/meminfo, control groups): tests give recorded trees.
+MemoryBudget detect_memory_budget(const std::string& root = {});
 
 // Where likwid stands: used for topology and counters where it works; otherwise why not, in one sentence.
 struct LikwidStatus {

@@ -1,0 +1,306 @@
+// Checked against: the scalar reference, bit for bit, for every variant that the registry lists and this CPU can run.
+// (The reference itself is checked in rows_reference_test.cpp.)
+#include <doctest/doctest.h>
+#include <xmmintrin.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include "kernels/base/bf16.h"
+#include "kernels/registry.h"
+#include "tests/kernels/guarded.h"
+
+namespace {
+
+using namespace ft;
+using test::fill;
+using test::first_difference;
+using test::Guarded;
+using test::Values;
+
+constexpr uint64_t kSeed = 20240917;
+constexpr unsigned kFlushBits = 0x8040;
+
+template <typename Fn>
+Fn reference_of(OpId op) {
+  for (const KernelDesc& kernel : kernel_registry()) {
+    if (kernel.op == op && kernel.isa == Isa::kScalar) return std::get<Fn>(kernel.fn);
+  }
+  FAIL("the op has no reference");
+  return nullptr;
+}
+
+// Calls check(fn, reference) for every other variant of `op` under both MXCSR modes, and requires that MXCSR comes
+// back.
+template <typename Fn, typename Check>
+void each_variant(OpId op, Check check) {
+  INFO("seed ", kSeed);
+  const Fn reference = reference_of<Fn>(op);
+  int ran = 0;
+  for (const KernelDesc& kernel : kernel_registry()) {
+    if (kernel.op != op) continue;
+    if (kernel.isa > active_isa()) {
+      MESSAGE("skipped ", std::string(kernel.name), ": not on this CPU, or capped by FT_ISA");
+      continue;
+    }
+    for (const unsigned flush : {0u, kFlushBits}) {
+      INFO(std::string(kernel.name), flush != 0 ? " under flush mode" : "");
+      const unsigned saved = _mm_getcsr();
+      const unsigned mode = (saved & ~kFlushBits) | flush;
+      _mm_setcsr(mode);
+      check(std::get<Fn>(kernel.fn), reference);
+      const unsigned after = _mm_getcsr();
+      _mm_setcsr(saved);
+      CHECK((after & ~0x3fu) == (mode & ~0x3fu));  // the lower bits are sticky exception flags
+      ++ran;
+    }
+  }
+  CHECK(ran >= 2);
+}
+
+const std::vector<int64_t>& widths() {
+  static const std::vector<int64_t> all = [] {
+    std::vector<int64_t> list;
+    for (int64_t i = 0; i <= 40; ++i) list.push_back(i);
+    list.insert(list.end(), {63, 64, 65, 80, 127, 128, 129, 2048});
+    return list;
+  }();
+  return all;
+}
+
+TEST_CASE("rmsnorm: every variant equals the reference, in place too") {
+  each_variant<RmsnormFn>(OpId::kRmsnorm, [](RmsnormFn fn, RmsnormFn reference) {
+    Random random(kSeed);
+    for (const int64_t cols : widths()) {
+      for (const Values kind : test::kAllValues) {
+        const int64_t tokens = 2, stride = cols + 3;
+        Guarded<float> x(tokens * stride), expected(tokens * stride), got(tokens * stride), w(cols);
+        fill(random, kind, x.data(), x.size());
+        fill(random, Values::kNormal, w.data(), cols);
+        RmsnormArgs args{x.data(), stride, expected.data(), stride, tokens, cols, w.data(), 1e-6f};
+        reference(args);
+        args.y = got.data();
+        fn(args);
+        REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+        std::copy_n(x.data(), x.size(), got.data());
+        std::copy_n(x.data(), x.size(), expected.data());
+        args.x = expected.data(), args.y = expected.data();
+        reference(args);
+        args.x = got.data(), args.y = got.data();
+        fn(args);
+        REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+        REQUIRE((got.intact() && x.intact() && w.intact()));
+      }
+    }
+  });
+}
+
+TEST_CASE("head_norm_rope: every variant equals the reference") {
+  each_variant<HeadNormRopeFn>(OpId::kHeadNormRope, [](HeadNormRopeFn fn, HeadNormRopeFn reference) {
+    Random random(kSeed);
+    for (const int64_t head_dim : widths()) {
+      for (const int64_t half : {int64_t{0}, head_dim / 4, head_dim / 2}) {
+        for (const Values kind : test::kAllValues) {
+          const int64_t heads = 3;
+          Guarded<float> expected(heads * head_dim), got(heads * head_dim), w(head_dim), cos(half), sin(half);
+          fill(random, kind, expected.data(), expected.size());
+          fill(random, Values::kNormal, w.data(), head_dim);
+          fill(random, kind, cos.data(), half);
+          fill(random, kind, sin.data(), half);
+          std::copy_n(expected.data(), expected.size(), got.data());
+          HeadNormRopeArgs args{expected.data(), heads,      head_dim,   random.below(4) == 0 ? nullptr : w.data(),
+                                1e-6f,           cos.data(), sin.data(), half};
+          reference(args);
+          args.x = got.data();
+          fn(args);
+          REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+          REQUIRE((got.intact() && w.intact() && cos.intact() && sin.intact()));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("silu_mul and add: every variant equals the reference, in place too") {
+  each_variant<SiluMulFn>(OpId::kSiluMul, [](SiluMulFn fn, SiluMulFn reference) {
+    Random random(kSeed);
+    for (const int64_t count : widths()) {
+      for (const Values kind : test::kAllValues) {
+        Guarded<float> gate(count), up(count), expected(count), got(count);
+        fill(random, kind, gate.data(), count);
+        fill(random, kind, up.data(), count);
+        for (int64_t i = 0; i < count; i += 3)
+          gate[i] = static_cast<float>(40.0 * random.normal());  // exp's whole range
+        reference({gate.data(), up.data(), expected.data(), count});
+        fn({gate.data(), up.data(), got.data(), count});
+        REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+        fn({gate.data(), up.data(), gate.data(), count});
+        REQUIRE(first_difference(expected.data(), gate.data(), count) == -1);
+        REQUIRE((got.intact() && gate.intact() && up.intact()));
+      }
+    }
+  });
+  each_variant<AddFn>(OpId::kAdd, [](AddFn fn, AddFn reference) {
+    Random random(kSeed);
+    for (const int64_t count : widths()) {
+      for (const Values kind : test::kAllValues) {
+        Guarded<float> y(count), expected(count), got(count);
+        fill(random, kind, y.data(), count);
+        fill(random, kind, got.data(), count);
+        std::copy_n(got.data(), count, expected.data());
+        reference({expected.data(), y.data(), count});
+        fn({got.data(), y.data(), count});
+        REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+        REQUIRE((got.intact() && y.intact()));
+      }
+    }
+  });
+}
+
+TEST_CASE("merge: every variant equals the reference") {
+  each_variant<MergeFn>(OpId::kMerge, [](MergeFn fn, MergeFn reference) {
+    Random random(kSeed);
+    for (const int64_t cols : widths()) {
+      for (const int64_t slots : {0, 1, 2, 8, 11}) {
+        for (const Values kind : test::kAllValues) {
+          Guarded<float> y(slots * cols), weight(slots), expected(cols), got(cols);
+          fill(random, kind, y.data(), y.size());
+          fill(random, kind, weight.data(), slots);
+          fill(random, Values::kNormal, got.data(), cols);  // what stood there must not count
+          std::vector<const float*> rows;
+          for (int64_t s = 0; s < slots; ++s) rows.push_back(y.data() + s * cols);
+          reference({rows.data(), weight.data(), slots, cols, expected.data()});
+          fn({rows.data(), weight.data(), slots, cols, got.data()});
+          REQUIRE(first_difference(expected.data(), got.data(), cols) == -1);
+          REQUIRE((got.intact() && y.intact()));
+        }
+      }
+    }
+  });
+}
+
+void check_router(RouterTopKFn fn, RouterTopKFn reference, const float* logits, int64_t experts, int64_t k,
+                  bool renormalize) {
+  Guarded<float> expected_p(experts), got_p(experts), expected(k), got(k);
+  Guarded<int32_t> expected_ids(k), ids(k);
+  RouterTopKArgs args{logits, experts, k, renormalize, expected_p.data(), expected_ids.data(), expected.data()};
+  reference(args);
+  args.scratch = got_p.data(), args.ids = ids.data(), args.weights = got.data();
+  fn(args);
+  REQUIRE(first_difference(expected_p.data(), got_p.data(), experts) == -1);
+  REQUIRE(first_difference(expected.data(), got.data(), k) == -1);
+  REQUIRE(std::equal(ids.data(), ids.data() + k, expected_ids.data()));
+  REQUIRE((got_p.intact() && got.intact() && ids.intact()));
+}
+
+TEST_CASE("router_top_k: every variant equals the reference, ties and NaN included") {
+  each_variant<RouterTopKFn>(OpId::kRouterTopK, [](RouterTopKFn fn, RouterTopKFn reference) {
+    Random random(kSeed);
+    for (const int64_t experts : {1, 2, 15, 16, 17, 60, 64, 100, 128, 256, 512, 4096}) {
+      for (const int64_t wanted : {1, 2, 8, 64}) {
+        const int64_t k = std::min(wanted, experts);
+        for (const Values kind : test::kAllValues) {
+          Guarded<float> logits(experts);
+          fill(random, kind, logits.data(), experts);
+          check_router(fn, reference, logits.data(), experts, k, random.below(2) == 0);
+        }
+        Guarded<float> coarse(experts);  // few distinct values: ties everywhere
+        for (int64_t i = 0; i < experts; ++i) coarse[i] = static_cast<float>(random.below(4));
+        check_router(fn, reference, coarse.data(), experts, k, true);
+        std::fill_n(coarse.data(), experts, -INFINITY);
+        check_router(fn, reference, coarse.data(), experts, k, true);
+        coarse[experts - 1] = 2.0f;
+        check_router(fn, reference, coarse.data(), experts, k, true);
+      }
+    }
+  });
+}
+
+struct AttentionCase {
+  int64_t head_dim, heads, begin, length;
+  Values kind;
+};
+
+void check_attention(AttentionFn fn, AttentionFn reference, const AttentionCase& c, Random& random) {
+  INFO("head_dim ", c.head_dim, " heads ", c.heads, " begin ", c.begin, " length ", c.length, " values ",
+       static_cast<int>(c.kind));
+  const int64_t stride = c.head_dim + static_cast<int64_t>(random.below(3));
+  Guarded<float> q(c.heads * c.head_dim), expected(q.size()), got(q.size());
+  Guarded<bf16> k(c.length * stride), v(c.length * stride);
+  fill(random, c.kind == Values::kWide ? Values::kNormal : c.kind, q.data(), q.size());
+  for (int64_t i = 0; i < q.size(); ++i) q[i] = round_to_bf16(q[i]);
+  for (int64_t i = 0; i < k.size(); ++i) {
+    const bool visible = i / stride >= c.begin;  // what is not visible is NaN: reading it would show
+    // One special key value makes the whole head NaN, so most keys of such a case stay ordinary.
+    const Values kind = c.kind == Values::kSpecial && random.below(40) != 0 ? Values::kNormal : c.kind;
+    k[i] = visible ? to_bf16(random_value(random, kind)) : to_bf16(NAN);
+    v[i] = visible ? to_bf16(random_value(random, c.kind)) : to_bf16(NAN);
+  }
+  AttentionArgs args{q.data(), k.data(), v.data(), stride, c.begin, c.length, c.head_dim, 0.3f, got.data(), c.heads};
+  fn(args);
+  args.out = expected.data();
+  reference(args);
+  REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+  REQUIRE((got.intact() && q.intact() && k.intact() && v.intact()));
+  args.out = q.data();  // in place
+  fn(args);
+  REQUIRE(first_difference(expected.data(), q.data(), q.size()) == -1);
+}
+
+TEST_CASE("attention: every variant equals the reference over head sizes, lengths and windows") {
+  each_variant<AttentionFn>(OpId::kAttention, [](AttentionFn fn, AttentionFn reference) {
+    Random random(kSeed);
+    for (int64_t head_dim = 1; head_dim <= 66; ++head_dim) {
+      check_attention(fn, reference, {head_dim, 1, 0, 67, Values::kNormal}, random);
+    }
+    for (const int64_t head_dim : {32, 64, 80, 96, 128, 192, 256, 511, 512}) {
+      for (const int64_t heads : {1, 2, 7, 8, 19}) {
+        check_attention(fn, reference, {head_dim, heads, 1, 70, Values::kNormal}, random);
+      }
+    }
+    for (const int64_t length : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000}) {
+      for (const int64_t begin : {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, int64_t{65}, length - 1}) {
+        if (begin < 0 || begin > length) continue;
+        for (const Values kind : test::kAllValues) check_attention(fn, reference, {64, 2, begin, length, kind}, random);
+      }
+    }
+  });
+}
+
+TEST_CASE("attention: what stands outside the visible range and which heads share a call change nothing") {
+  each_variant<AttentionFn>(OpId::kAttention, [](AttentionFn fn, AttentionFn) {
+    Random random(kSeed);
+    const int64_t head_dim = 64, heads = 5, begin = 70, length = 333;
+    Guarded<float> q(heads * head_dim), together(q.size()), alone(q.size());
+    Guarded<bf16> k((length + 64) * head_dim), v(k.size());
+    fill(random, Values::kNormal, q.data(), q.size());
+    for (int64_t i = 0; i < k.size(); ++i) {
+      k[i] = to_bf16(random_value(random, Values::kNormal));
+      v[i] = to_bf16(random_value(random, Values::kNormal));
+    }
+    AttentionArgs args{q.data(), k.data(), v.data(), head_dim, begin, length, head_dim, 0.125f, together.data(), heads};
+    fn(args);
+    for (int64_t i = 0; i < k.size(); ++i) {
+      const int64_t t = i / head_dim;
+      if (t < begin || t >= length) k[i] = v[i] = to_bf16(NAN);
+    }
+    args.heads = 1;
+    for (int64_t h = 0; h < heads; ++h) {
+      args.q = q.data() + h * head_dim;
+      args.out = alone.data() + h * head_dim;
+      fn(args);
+    }
+    REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
+    // Moved by whole chunks, cache and range together: the same bits.
+    args.k = k.data() - kAttentionChunk * head_dim;
+    args.v = v.data() - kAttentionChunk * head_dim;
+    args.begin += kAttentionChunk;
+    args.length += kAttentionChunk;
+    args.q = q.data(), args.out = alone.data(), args.heads = heads;
+    fn(args);
+    REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
+  });
+}
+
+}  // namespace
