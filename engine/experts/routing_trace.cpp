@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kTraceVersion = "1.0.0";
 constexpr int kOverlapWindow = 8;
+constexpr size_t kMaxSourceBytes = 1024;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, const std::string& value,
                          const std::string& allowed) {
@@ -56,6 +57,10 @@ const Json& array_of(const Json& value, int64_t size, const std::string& path, c
 }
 
 void check_counts(const RoutingTrace& trace, const std::string& what) {
+  if (trace.source.empty() || trace.source.size() > kMaxSourceBytes) {
+    refuse(what, "$.source", std::to_string(trace.source.size()) + " bytes",
+           "1 to " + std::to_string(kMaxSourceBytes) + " bytes of text");
+  }
   const auto require = [&](const char* name, int64_t value, int64_t high) {
     if (value < 1 || value > high) refuse(what, name, std::to_string(value), "1 to " + std::to_string(high));
   };

@@ -212,6 +212,14 @@ TEST_CASE("a bad trace is refused with its path") {
   refused(R"([{"op": "replace", "path": "/version", "value": "2.0.0"}])", "$.version");
   refused(R"([{"op": "remove", "path": "/version"}])", "$.version");
   refused(R"([{"op": "replace", "path": "/source", "value": 3}])", "$.source");
+  refused(R"([{"op": "replace", "path": "/source", "value": ""}])", "$.source");
+  const auto with_source = [&](size_t bytes) {
+    Json json = good;
+    json["source"] = std::string(bytes, 's');
+    return parse_routing_trace(json, "x");
+  };
+  CHECK_NOTHROW(with_source(1024));
+  CHECK_THROWS_AS(with_source(1025), Error);
   refused(R"([{"op": "add", "path": "/extra", "value": 3}])", "$.extra");
   refused(R"([{"op": "replace", "path": "/layers", "value": 0}])", "$.layers");
   refused(R"([{"op": "replace", "path": "/layers", "value": 1025}])", "$.layers");
