@@ -2,13 +2,18 @@
 // reason. Also: the registry is complete (each op and format has a reference) and its names are unique.
 #include "tests/kernels/suite.h"
 
-#include <doctest/doctest.h>
-
 #include <set>
+#include <string>
 
 #include "kernels/host/isa.h"
 
 namespace {
+
+std::string dotted(std::string_view text) {
+  std::string result = ".";
+  result += text;
+  return result;
+}
 
 bool reads_weights(ft::OpId op) { return op == ft::OpId::kMatvec || op == ft::OpId::kGateUp; }
 
@@ -48,9 +53,9 @@ TEST_SUITE("baseline") {
       CHECK(reads_weights(kernel.op) == (kernel.format != ft::kNoFormat));
       if (kernel.format != ft::kNoFormat) {
         const ft::FormatInfo& info = ft::format_info(static_cast<ft::FormatId>(kernel.format));
-        CHECK(kernel.name.find("." + std::string(info.name) + ".") != std::string_view::npos);
+        CHECK(kernel.name.find(dotted(info.name)) != std::string_view::npos);
       }
-      if (kernel.isa != ft::Isa::kScalar) CHECK(kernel.name.ends_with("." + std::string(ft::isa_name(kernel.isa))));
+      if (kernel.isa != ft::Isa::kScalar) CHECK(kernel.name.ends_with(dotted(ft::isa_name(kernel.isa))));
       CHECK(std::visit([](auto fn) { return fn != nullptr; }, kernel.fn));
     }
     for (int op = 0; op < ft::kOpCount; ++op) {
@@ -81,7 +86,7 @@ TEST_SUITE("baseline") {
           if (best == nullptr || kernel.isa > best->isa) best = &kernel;
         }
         REQUIRE(best != nullptr);
-        CHECK(table.matvec[format] == std::get<ft::MatvecFn>(best->fn));
+        CHECK((table.matvec[format] == std::get<ft::MatvecFn>(best->fn)));
       }
     }
   }
