@@ -6,6 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
+#include "tuner/cells.h"
 
 namespace ft {
 namespace {
@@ -22,11 +23,6 @@ bool usable(const Measurement& measurement, std::string_view probe) {
   return measurement.probe == probe && !measurement.values.empty();
 }
 
-double median_seconds(const Measurement& measurement) {
-  FT_CHECK(measurement.unit == "us");
-  return std::max(1e-9, median(measurement.values) * 1e-6);
-}
-
 Parameter parameter(std::string name, std::string_view unit, double value, const Interval& interval) {
   return {std::move(name), std::string(unit), value, std::min(value, interval.low), std::max(value, interval.high)};
 }
@@ -38,43 +34,13 @@ Measurement to_measurement(std::string_view probe, const Samples& samples) {
           samples.stop_reason, samples.reduced, samples.at,   samples.remarks};
 }
 
-std::vector<SweepCell> sweep_cells(std::span<const Measurement> measurements, int threads) {
-  std::vector<SweepCell> cells;
+std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe) {
+  std::vector<Samples> samples;
   for (const Measurement& m : measurements) {
-    if (!usable(m, "layer_sweep") || count_at(m, "threads") != threads) continue;
-    SweepCell cell;
-    cell.counts = {.tokens = count_at(m, "tokens"),
-                   .hits = count_at(m, "hits"),
-                   .fetched = count_at(m, "fetched"),
-                   .cpu = count_at(m, "cpu"),
-                   .promoted = count_at(m, "promoted"),
-                   .hit_picks = count_at(m, "hit_picks"),
-                   .fetched_picks = count_at(m, "fetched_picks"),
-                   .cpu_picks = count_at(m, "cpu_picks")};
-    cell.seconds = median_seconds(m);
-    cells.push_back(cell);
+    if (!usable(m, probe)) continue;
+    samples.push_back({m.name, m.unit, m.values, m.discarded, m.stop_reason, m.reduced, m.at, m.remarks});
   }
-  mark_held_out(cells);
-  return cells;
-}
-
-std::vector<DenseCell> dense_cells(std::span<const Measurement> measurements, const CostParameters& cost, Device device,
-                                   int moe_layers) {
-  std::vector<DenseCell> cells;
-  for (const Measurement& m : measurements) {
-    if (!usable(m, "dense") || count_at(m, "threads") != cost.threads) continue;
-    LayerCounts counts;
-    counts.tokens = count_at(m, "tokens");
-    counts.hits = count_at(m, "hits");
-    counts.hit_picks = count_at(m, "hit_picks");
-    DenseCell cell;
-    cell.tokens = counts.tokens;
-    cell.context = static_cast<int64_t>(at(m, "context"));
-    cell.seconds = median_seconds(m);
-    cell.expert_seconds = moe_layers * layer_seconds(cost, device, counts);
-    cells.push_back(cell);
-  }
-  return cells;
+  return samples;
 }
 
 double mem_read_gbps(std::span<const Measurement> measurements, int threads) {
@@ -93,11 +59,13 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
     if (usable(m, "layer_sweep")) threads.insert(count_at(m, "threads"));
   }
   std::vector<ThreadModel> models;
+  const std::vector<Samples> sweep = samples_of(measurements, "layer_sweep");
+  const std::vector<Samples> steps = samples_of(measurements, "dense");
   for (const int count : threads) {
-    const std::vector<SweepCell> cells = sweep_cells(measurements, count);
+    const std::vector<SweepCell> cells = sweep_cells(sweep, count);
     ThreadModel model;
     model.cost = fit_cost(device, count, cells, seed);
-    const std::vector<DenseCell> dense = dense_cells(measurements, model.cost.cost, device, moe_layers);
+    const std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);
     if (dense.empty()) continue;
     model.dense = fit_dense(count, dense, seed);
     models.push_back(std::move(model));

@@ -18,11 +18,8 @@ namespace ft {
 
 Measurement to_measurement(std::string_view probe, const Samples& samples);
 
-// Cells of layer_sweep with this thread count, medians, held-out ones marked.
-std::vector<SweepCell> sweep_cells(std::span<const Measurement> measurements, int threads);
-// Cells of dense; the experts' share of each is computed with `cost`.
-std::vector<DenseCell> dense_cells(std::span<const Measurement> measurements, const CostParameters& cost, Device device,
-                                   int moe_layers);
+// The series of one probe, as the probe gave them.
+std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe);
 // Median of mem_read with this thread count, GB/s; 0 when it was not measured.
 double mem_read_gbps(std::span<const Measurement> measurements, int threads);
 

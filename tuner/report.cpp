@@ -49,7 +49,8 @@ std::string render(const std::vector<Row>& rows) {
   }
   std::string text;
   for (const Row& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) text += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? widths[c] + 2 : 0);
+    for (size_t c = 0; c < row.size(); ++c)
+      text += fmt::format("{:<{}}", row[c], c + 1 < row.size() ? widths[c] + 2 : 0);
     text += "\n";
   }
   return text;
@@ -66,15 +67,17 @@ std::string decision_table(const Profile& profile) {
   const Decision& d = profile.decision;
   text += fmt::format("\nchoice: {}, {}", d.strategy, d.reason);
   if (!d.runner_up.empty()) {
-    text += fmt::format("; runner-up {}, margin {:.2f}x ({:.2f} to {:.2f})", d.runner_up, d.margin, d.margin_low, d.margin_high);
+    text += fmt::format("; runner-up {}, margin {:.2f}x ({:.2f} to {:.2f})", d.runner_up, d.margin, d.margin_low,
+                        d.margin_high);
   }
-  text += fmt::format("\ncost model: held-out error {:.1f} %, {:.1f} % without fixed costs; {} cells fitted, {} held out\n",
-                      100 * profile.cost_model.held_out_error,
-                      100 * profile.cost_model.held_out_error_without_fixed_costs, profile.cost_model.cells_fitted,
-                      profile.cost_model.cells_held_out);
+  text +=
+      fmt::format("\ncost model: held-out error {:.1f} %, {:.1f} % without fixed costs; {} cells fitted, {} held out\n",
+                  100 * profile.cost_model.held_out_error, 100 * profile.cost_model.held_out_error_without_fixed_costs,
+                  profile.cost_model.cells_fitted, profile.cost_model.cells_held_out);
   for (const std::string& forced : conditions.forced) text += "forced: " + forced + "\n";
   for (const std::string& warning : d.warnings) text += "warning: " + warning + "\n";
-  for (const SkippedProbe& skipped : profile.skipped) text += "skipped: " + skipped.probe + ": " + skipped.reason + "\n";
+  for (const SkippedProbe& skipped : profile.skipped)
+    text += "skipped: " + skipped.probe + ": " + skipped.reason + "\n";
   return text;
 }
 

@@ -25,17 +25,18 @@ namespace {
 constexpr uint64_t kFitSeed = 7;
 constexpr int64_t kDefaultContexts[] = {128, 1024};
 constexpr int64_t kDefaultBatches[] = {1, 8};
-constexpr int64_t kDefaultServedContext = 4096;  // without --context: what a chat needs, when the model and memory allow
-constexpr double kSmallBudgetSeconds = 15;       // below it only all usable cores are measured
-constexpr double kWarmSteps = 0.25;              // of a trace: they fill the replayed cache and are not counted
+constexpr int64_t kDefaultServedContext =
+    4096;                                   // without --context: what a chat needs, when the model and memory allow
+constexpr double kSmallBudgetSeconds = 15;  // below it only all usable cores are measured
+constexpr double kWarmSteps = 0.25;         // of a trace: they fill the replayed cache and are not counted
 
 // Shares of the budget; what a probe leaves over goes to the ones after it.
 struct Share {
   std::string_view probe;
   double weight;
 };
-constexpr Share kShares[] = {{"stream", 8},  {"expert_single", 10}, {"layer_sweep", 30},
-                             {"dense", 10},  {"overlap", 5},        {"decode", 37}};
+constexpr Share kShares[] = {{"stream", 8}, {"expert_single", 10}, {"layer_sweep", 30},
+                             {"dense", 10}, {"overlap", 5},        {"decode", 37}};
 
 double weight_of(std::string_view probe) {
   for (const Share& share : kShares) {
@@ -57,7 +58,8 @@ class Progress {
   void load(std::string_view stage, double fraction) {
     const int percent = static_cast<int>(100 * fraction);
     if (terminal_) {
-      std::fprintf(stderr, "\r%.*s: %3d %%%s", static_cast<int>(stage.size()), stage.data(), percent, percent >= 100 ? "\n" : "");
+      std::fprintf(stderr, "\r%.*s: %3d %%%s", static_cast<int>(stage.size()), stage.data(), percent,
+                   percent >= 100 ? "\n" : "");
     } else if (percent >= 100) {
       std::fprintf(stderr, "%.*s: done\n", static_cast<int>(stage.size()), stage.data());
     }
@@ -72,9 +74,11 @@ class Progress {
 std::vector<int> thread_counts(const TuneRequest& request, const CpuBudget& cpus) {
   if (request.threads) {
     if (*request.threads > cpus.usable_cores) {
-      throw Error(ErrorKind::kUsage, {.what = "more threads than usable cores", .value = std::to_string(*request.threads),
+      throw Error(ErrorKind::kUsage, {.what = "more threads than usable cores",
+                                      .value = std::to_string(*request.threads),
                                       .allowed = "1 to " + std::to_string(cpus.usable_cores),
-                                      .action = "raise the affinity or the CPU quota", .path = "--threads"});
+                                      .action = "raise the affinity or the CPU quota",
+                                      .path = "--threads"});
     }
     return {*request.threads};
   }
@@ -98,7 +102,8 @@ ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeome
   ProbeSessionOptions options;
   options.weights = request.weights;
   options.contexts = bounded(request.contexts, kDefaultContexts, geometry.max_positions);
-  for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch)) options.batches.push_back(static_cast<int>(batch));
+  for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch))
+    options.batches.push_back(static_cast<int>(batch));
   if (request.contexts.empty()) options.served_context = std::min(geometry.max_positions, kDefaultServedContext);
   options.budget_seconds = std::min(request.budget_seconds / 10, 10.0);
   options.device_memory_limit_bytes = request.device_memory_limit_bytes;
@@ -182,7 +187,8 @@ class Tuning {
         earlier.conditions.batches != record_.conditions.batches ||
         earlier.conditions.device_memory_limit_bytes != record_.conditions.device_memory_limit_bytes) {
       throw Error(ErrorKind::kUsage, {.what = "the samples are of a run with other --context, --batch or --vram-limit",
-                                      .action = "give the same options, or leave --resume out", .path = path});
+                                      .action = "give the same options, or leave --resume out",
+                                      .path = path});
     }
     std::set<std::string> broken;  // a probe that was cut off runs again as a whole
     for (const Measurement& m : earlier.measurements) {
@@ -234,7 +240,8 @@ class Tuning {
     record_.conditions.spent_seconds = progress_.spent();
     write_samples(path, record_);
     throw Error(ErrorKind::kInterrupted, {.what = "interrupted; what was measured is kept",
-                                          .action = "go on with --resume and the same options", .path = path});
+                                          .action = "go on with --resume and the same options",
+                                          .path = path});
   }
 
   SearchInput search_input(const std::vector<ThreadModel>& models) {
