@@ -17,11 +17,13 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> keywords;
 };
 
-// Arguments matched to the parameters of a Python signature.
+// Arguments matched to the parameters of a Python signature. Refers to the arguments: they must outlive it.
 class BoundArguments {
  public:
   // Throws Failure when there are too many, an unknown keyword, or one is given twice.
   BoundArguments(std::string_view function, const Arguments& arguments, std::initializer_list<std::string_view> parameters);
+
+  BoundArguments(std::string_view, Arguments&&, std::initializer_list<std::string_view>) = delete;
 
   bool has(size_t index) const { return values_[index] != nullptr; }
   const Value& at(size_t index) const;  // Failure when it was not given

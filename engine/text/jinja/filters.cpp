@@ -63,7 +63,7 @@ Value tojson_filter(Interpreter& interpreter, const Value& value, const Argument
   style.sort_keys = bound.flag_or(3, false);
   if (bound.has(1) && !bound.at(1).is(Kind::kNone)) {
     style.pretty = true;
-    style.item_separator = ",";
+    style.item_separator.pop_back();  // "," instead of ", ", as json.dumps does with an indent
     if (bound.at(1).is(Kind::kString)) {
       style.indent = bound.text(1);
     } else {

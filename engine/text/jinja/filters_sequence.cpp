@@ -147,7 +147,7 @@ Value map_filter(Interpreter& interpreter, const Value& value, const Arguments& 
   std::vector<Value> results;
   const std::vector<Value> items = iterate(value, interpreter.budget());
   if (arguments.positional.empty()) {
-    const BoundArguments bound("map", {{}, arguments.keywords}, {"attribute", "default"});
+    const BoundArguments bound("map", arguments, {"attribute", "default"});
     for (const Value& item : items) {
       const Value part = attribute_path(interpreter, item, bound.at(0));
       results.push_back(part.is(Kind::kUndefined) ? bound.value(1, part) : part);

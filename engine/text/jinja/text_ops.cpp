@@ -36,7 +36,7 @@ std::vector<std::string_view> split_at_space(std::string_view text, int64_t limi
   std::string_view rest = strip(text, {}, Side::kLeft);
   while (!rest.empty()) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(strip(rest, {}, Side::kRight));
+      parts.push_back(rest);
       break;
     }
     size_t at = 0;
@@ -120,7 +120,6 @@ std::vector<std::string_view> split_from_right(std::string_view text, std::optio
     parts.push_back(rest.substr(at));
     rest = strip(rest.substr(0, at), {}, Side::kRight);
   }
-  if (!separator.has_value()) rest = strip(rest, {}, Side::kLeft);
   if (separator.has_value() || !rest.empty()) parts.push_back(rest);
   std::reverse(parts.begin(), parts.end());
   return parts;
