@@ -5,6 +5,8 @@
 namespace ft {
 namespace {
 
+constexpr double kCellQuantile = 0.25;
+
 int coordinate(const Samples& samples, const char* name) {
   const auto found = samples.at.find(name);
   return found == samples.at.end() ? 0 : static_cast<int>(std::lround(found->second));
@@ -25,7 +27,7 @@ std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads
     cell.counts.hit_picks = coordinate(one, "hit_picks");
     cell.counts.fetched_picks = coordinate(one, "fetched_picks");
     cell.counts.cpu_picks = coordinate(one, "cpu_picks");
-    cell.seconds = median(one.values) * 1e-6;
+    cell.seconds = quantile(one.values, kCellQuantile) * 1e-6;
     cells.push_back(cell);
   }
   mark_held_out(cells);
@@ -44,7 +46,7 @@ std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostP
     DenseCell cell;
     cell.tokens = counts.tokens;
     cell.context = coordinate(one, "context");
-    cell.seconds = median(one.values) * 1e-6;
+    cell.seconds = quantile(one.values, kCellQuantile) * 1e-6;
     cell.expert_seconds = layers * layer_seconds(cost, device, counts);
     cells.push_back(cell);
   }

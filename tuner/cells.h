@@ -1,4 +1,5 @@
-// From the probes' samples to the cells that the cost model is fitted to. A cell is the median of its samples.
+// From the probes' samples to the cells that the cost model is fitted to. A cell is the lower
+// quartile of its samples: whatever else runs on a machine only adds time, and adds it to single samples.
 #pragma once
 
 #include <span>

@@ -208,12 +208,12 @@ TEST_CASE("an expert set is cold, or says why it is not") {
   HostTopology small = *context.topology;
   small.last_level_cache_bytes = 1 << 20;
   context.topology = &small;
-  const ExpertSet cold = make_expert_sets(context)[0];
+  const ExpertSet cold = std::move(make_expert_sets(context)[0]);
   CHECK(cold.payload_bytes() >= kColdFactor * small.last_level_cache_bytes);
   CHECK(!cold.warm);
   CHECK(!cold.reduced);
   context.budget.seconds = 1e-6;
-  const ExpertSet tight = make_expert_sets(context)[0];
+  const ExpertSet tight = std::move(make_expert_sets(context)[0]);
   CHECK(tight.blobs.size() == 2);
   CHECK(tight.reduced);
   CHECK(!tight.remarks.empty());

@@ -31,9 +31,9 @@ std::vector<Samples> run(std::string_view id, ProbeContext& context) {
 
 }  // namespace
 
-TEST_CASE("cells are medians of one thread count's points, every third mixed one held out") {
+TEST_CASE("cells are lower quartiles of one thread count's points, every third mixed one held out") {
   std::vector<Samples> samples;
-  for (int cpu = 0; cpu < 6; ++cpu) samples.push_back(point(2, cpu, {30, 10, 20}));
+  for (int cpu = 0; cpu < 6; ++cpu) samples.push_back(point(2, cpu, {30, 10, 20, 40, 50}));
   samples.push_back(point(1, 3, {1}));
   samples.push_back(point(2, 3, {}));
   const std::vector<SweepCell> cells = sweep_cells(samples, 2);
@@ -81,7 +81,8 @@ TEST_CASE("probes, fit and replay together predict what decode measures") {
     replayed.start_full = candidate.config.strategy == Strategy::kResident;
     const ReplayResult result = replay(split_trace(*context.trace, 1), replayed);
     const double predicted = 1 / step_seconds(fit.cost, dense.cost, Device::kHost, 64, result);
-    const double measured = median(samples.values);
+    // The best sample: on a machine that other work shares, most of the decode's longer samples hold some of it.
+    const double measured = quantile(samples.values, 1);
     MESSAGE(samples.name << ": predicted " << predicted << ", measured " << measured << " tok/s, held-out error "
                          << fit.held_out_error);
     // Loose: other work may share this machine's cores. A wrong unit, layer count or formula is off by more.
