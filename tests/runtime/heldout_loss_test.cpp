@@ -54,10 +54,10 @@ TEST_CASE("held-out losses of the bundled model in serve mode") {
   Engine engine(model, config, kPlenty);
   const auto tokenizer = Tokenizer::load(data_path("tiny-moe/tokenizer.json"));
   const Json losses = read_json_file(data_path("tiny-moe/eval.json"))["heldout_nats_per_token"]["nvfp4"];
-  for (const char* domain : {"kjv", "pydocs"}) {
+  for (const std::string domain : {"kjv", "pydocs"}) {
     CAPTURE(domain);
     const double start = now_seconds();
-    const std::string text = read_text_file(data_path(std::string("tiny-moe/heldout_") + domain + ".txt"));
+    const std::string text = read_text_file(data_path("tiny-moe/heldout_" + domain + ".txt"));
     const std::vector<int32_t> ids = tokenizer->encode(text, false);
     REQUIRE(ids.size() > kWindows * kPredictions);
     double loss = 0;
@@ -66,8 +66,8 @@ TEST_CASE("held-out losses of the bundled model in serve mode") {
     }
     loss /= static_cast<double>(kWindows * kPredictions);
     const auto expected = losses[domain].get<double>();
-    MESSAGE(std::string(domain) << ": " << loss << " nats per token, recorded " << expected << " ("
-                                << 100 * (loss / expected - 1) << " %), " << now_seconds() - start << " s");
+    MESSAGE(domain << ": " << loss << " nats per token, recorded " << expected << " (" << 100 * (loss / expected - 1)
+                   << " %), " << now_seconds() - start << " s");
     CHECK(std::abs(loss / expected - 1) <= 0.005);
   }
 }
