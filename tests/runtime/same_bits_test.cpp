@@ -18,8 +18,9 @@ constexpr Strategy kStrategies[] = {Strategy::kResident, Strategy::kOffload, Str
 std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < count; ++i) {
-    ids.push_back(static_cast<int32_t>((seed * 7919 + static_cast<uint64_t>(i * i) * 31 + seed * static_cast<uint64_t>(i)) %
-                                       static_cast<uint64_t>(vocab)));
+    ids.push_back(
+        static_cast<int32_t>((seed * 7919 + static_cast<uint64_t>(i * i) * 31 + seed * static_cast<uint64_t>(i)) %
+                             static_cast<uint64_t>(vocab)));
   }
   return ids;
 }
