@@ -16,31 +16,37 @@ MAX_FUNCTION_LINES = 70
 MAX_FILE_BYTES = 16 << 20
 MAX_TREE_BYTES = 40 << 20
 
-# A function starts at the left margin, or two spaces in as a member, and its brace closes at the same column: what
-# clang-format makes of ours.
-OPENS = re.compile(r"^(?P<indent>(?:  )?)(?![#}/ ]).*\{$")
-NO_FUNCTION = re.compile(r"^\s*(namespace|class|struct|union|enum|extern \"C\" \{|public|private|TEST_SUITE)\b")
+# A function starts at the left margin, or two spaces in as a member, its continuation lines are further in, and its
+# brace closes at the same column: what clang-format makes of ours.
+STARTS = re.compile(r"^(?P<indent>(?:  )?)(?![#}/ ])\S")
+NO_FUNCTION = re.compile(r"^\s*(namespace|class|struct|union|enum|extern \"C\" \{|TEST_SUITE)\b")
+
+
+def statement_end(lines, start):
+    """The line on which the statement that starts at `start` ends or opens its brace."""
+    end = start
+    while not lines[end].rstrip().endswith((";", "{", "}", ":")) and end + 1 < len(lines) and lines[end + 1].startswith("  "):
+        end += 1
+    return end
 
 
 def long_functions(path, lines):
     found = []
     i = 0
     while i < len(lines):
-        match = OPENS.match(lines[i])
-        if match and not NO_FUNCTION.match(lines[i]) and not re.search(r"=\s*\{$", lines[i]):
+        match = STARTS.match(lines[i])
+        if not match:
+            i += 1
+            continue
+        opens = statement_end(lines, i)
+        text = lines[opens].rstrip()
+        if text.endswith("{") and not text.endswith("= {") and not NO_FUNCTION.match(lines[i]):
             close = match["indent"] + "}"
-            end = next((j for j in range(i + 1, len(lines)) if lines[j].startswith(close)), None)
-            if end is not None:
-                # A signature over several lines starts above its brace.
-                start = i
-                while start > 0 and lines[start - 1].strip() and not lines[start - 1].rstrip().endswith((";", "}", "{", ">")) \
-                        and not lines[start - 1].lstrip().startswith(("//", "#")):
-                    start -= 1
-                if end - start + 1 > MAX_FUNCTION_LINES:
-                    found.append(f"{path}:{start + 1}: function of {end - start + 1} lines; allowed: {MAX_FUNCTION_LINES}")
-                if not match["indent"]:
-                    i = end
-        i += 1
+            end = next((j for j in range(opens + 1, len(lines)) if lines[j].startswith(close)), opens)
+            if end - i + 1 > MAX_FUNCTION_LINES:
+                found.append(f"{path}:{i + 1}: function of {end - i + 1} lines; allowed: {MAX_FUNCTION_LINES}")
+            opens = end
+        i = opens + 1
     return found
 
 

@@ -77,7 +77,7 @@ def add_python(totals, path):
         if match := UNITTEST_TOTALS.match(line):
             ran = int(match[1])
         elif ran is not None and (match := UNITTEST_RESULT.match(line)):
-            counts = {key: int(value) for key, value in re.findall(r"([a-z ]+)=(\d+)", match[2] or "")}
+            counts = {key.strip(): int(value) for key, value in re.findall(r"([a-z ]+)=(\d+)", match[2] or "")}
         elif match := UNITTEST_SKIP.match(line):
             totals.skips.append(f"{path.stem}: {match[1]}: {match[2]}")
     if ran is None:
