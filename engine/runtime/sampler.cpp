@@ -13,6 +13,8 @@
 namespace ft {
 namespace {
 
+constexpr size_t kBuckets = 1024;  // of weights, for top_p: 64 nats, what is smaller is in the last one
+constexpr double kBucketsPerNat = 16;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 void refuse(const char* option, double value, const char* allowed) {
@@ -21,25 +23,25 @@ void refuse(const char* option, double value, const char* allowed) {
   throw Error(ErrorKind::kRequest, {"sampling option refused", text, allowed, "", option});
 }
 
-// exp(x) for x <= 0, relative error below 1e-10: 2^n e^r with |r| <= ln(2) / 2 and a Taylor polynomial of degree 10.
-// Not std::exp: its last bit depends on whether the C library found fma on this CPU. Without branches, so that it
-// vectorizes: 152k weights in 0.5 ms.
+// exp(max(x, -700)) for x <= 0, relative error below 1e-10: 2^n e^r with |r| <= ln(2) / 2 and a Taylor polynomial of
+// degree 10. Not std::exp: its last bit depends on whether the C library found fma on this CPU.
+// A draw from all of 152k ids takes 1.5 ms, with top_k 20 0.4 ms, greedy 0.1 ms (one shared Sapphire Rapids core).
 inline double weight_of(double x) {
   constexpr double kLog2E = 1.4426950408889634, kLn2High = 6.93147180369123816490e-01,
                    kLn2Low = 1.90821492927058770002e-10;
   constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
-  constexpr double kLowest = -700.0;   // e^-700 is still a normal number
-  const double clamped = x > kLowest ? x : kLowest;
+  constexpr double kLowest = -700.0;   // e^-700 is a normal number, and nothing beside the largest weight, 1
+  const double clamped = std::max(x, kLowest);
   const double shifted = clamped * kLog2E + kRound;
   const double n = shifted - kRound;
   const double r = (clamped - n * kLn2High) - n * kLn2Low;
-  double p = 1.0 / 3628800;
-  for (const double c :
-       {1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}) {
-    p = p * r + c;
-  }
+  double p = 1.0 / 3628800 * r + 1.0 / 362880;
+  p = (p * r + 1.0 / 40320) * r + 1.0 / 5040;
+  p = (p * r + 1.0 / 720) * r + 1.0 / 120;
+  p = (p * r + 1.0 / 24) * r + 1.0 / 6;
+  p = ((p * r + 0.5) * r + 1.0) * r + 1.0;
   const double power = std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
-  return x > kLowest ? p * power : 0.0;
+  return p * power;
 }
 
 // The largest score, NaN left out; -inf when there is none. In lanes, so that it vectorizes: one chain of comparisons
@@ -86,6 +88,8 @@ Sampler::Sampler(const SamplingOptions& options, int64_t vocab, int64_t usable_v
   weights_.resize(usable);
   kept_.reserve(usable);
   heap_.reserve(std::min(usable, static_cast<size_t>(options.top_k)));
+  edge_.reserve(usable);
+  mass_.resize(kBuckets);
   noted_.reserve(usable);
   generated_count_.resize(usable);
   seen_.resize(usable);
@@ -148,18 +152,40 @@ void Sampler::weigh(float largest) {
   for (const int32_t id : kept_) weights_[id] = weight_of((scores_[id] - base) / temperature);
 }
 
-// An id whose weight is below (1 - top_p) * total / n stands behind the nucleus: all of those together weigh less than
-// 1 - top_p. So only the others are sorted, a few hundred of 152k for usual logits. Half of the bound leaves room for
-// rounding.
-void Sampler::keep_top_p(double total) {
-  const double bound = 0.5 * (1.0 - options_.top_p) * total / static_cast<double>(kept_.size());
-  std::erase_if(kept_, [&](int32_t id) { return weights_[id] < bound; });
-  std::sort(kept_.begin(), kept_.end(),
-            [&](int32_t a, int32_t b) { return scores_[a] > scores_[b] || (scores_[a] == scores_[b] && a < b); });
+// Only the ids around the end of the nucleus are sorted: the mass of buckets by size says which those are. For 152k
+// scores of a normal distribution with deviation 3 the whole draw takes 2.3 ms instead of 13 with a sort of all that
+// could be inside.
+void Sampler::keep_top_p(float largest) {
+  const double base = largest;
+  const auto bucket_of = [&](int32_t id) {
+    const double nats = (base - scores_[id]) / options_.temperature;
+    return static_cast<size_t>(std::min(nats * kBucketsPerNat, static_cast<double>(kBuckets - 1)));
+  };
+  std::fill(mass_.begin(), mass_.end(), 0.0);
+  for (const int32_t id : kept_) mass_[bucket_of(id)] += weights_[id];
+  double wanted = 0;
+  for (const double mass : mass_) wanted += mass;
+  wanted *= options_.top_p;
   double before = 0;
-  size_t count = 0;
-  while (count < kept_.size() && before < options_.top_p * total) before += weights_[kept_[count++]];
-  kept_.resize(count);
+  size_t bucket = 0;
+  while (bucket + 1 < kBuckets && before + mass_[bucket] < wanted) before += mass_[bucket++];
+
+  edge_.clear();
+  for (const int32_t id : kept_) {
+    if (bucket_of(id) == bucket) edge_.push_back(id);
+  }
+  const auto sooner = [&](int32_t a, int32_t b) {
+    return scores_[a] > scores_[b] || (scores_[a] == scores_[b] && a < b);
+  };
+  std::sort(edge_.begin(), edge_.end(), sooner);
+  for (const int32_t id : edge_) {
+    if (before >= wanted) {
+      std::erase_if(kept_, [&](int32_t other) { return other == id || sooner(id, other); });
+      return;
+    }
+    before += weights_[id];
+  }
+  std::erase_if(kept_, [&](int32_t id) { return bucket_of(id) > bucket; });
 }
 
 int32_t Sampler::draw() {
@@ -184,11 +210,7 @@ int32_t Sampler::choose(float largest) {
     if (scores_[id] >= threshold && scores_[id] != kNever) kept_.push_back(id);
   }
   weigh(largest);
-  if (options_.top_p < 1) {
-    double total = 0;
-    for (const int32_t id : kept_) total += weights_[id];
-    keep_top_p(total);
-  }
+  if (options_.top_p < 1) keep_top_p(largest);
   if (options_.min_p > 0) std::erase_if(kept_, [&](int32_t id) { return weights_[id] < options_.min_p; });
   return draw();
 }

@@ -7,8 +7,9 @@
 //   top_k: keeps s >= the k-th largest s, so ids that tie with it all stay
 //   top_p: largest first (ties: lower id first), keeps an id while the probability of those before it is below top_p
 //   min_p: keeps an id whose probability is at least min_p times the largest
-//   draw: inverse of the cumulative sum of what is kept, in order of id (largest first when top_p is below 1), at the
-//     n-th number of Random(seed) for the n-th token
+//   draw: inverse of the cumulative sum of what is kept, in order of id, at the n-th number of Random(seed) for the
+//   n-th
+//     token that was drawn
 // Weights are exponentials in double made of additions and multiplications only: a seed gives the same tokens on every
 // machine for the same logits.
 // Ids without a token (embedding rows past the vocabulary) never win when `usable_vocab` is set. NaN counts as -inf. A
@@ -54,7 +55,7 @@ class Sampler {
   int32_t choose(float largest);
   float top_k_threshold();
   void weigh(float largest);
-  void keep_top_p(double total);
+  void keep_top_p(float largest);
   int32_t draw();
 
   SamplingOptions options_;
@@ -63,7 +64,9 @@ class Sampler {
   std::vector<float> scores_;             // (usable_vocab)
   std::vector<double> weights_;           // (usable_vocab): exp((score - largest) / temperature)
   std::vector<float> heap_;               // the top_k largest scores seen so far, smallest in front
-  std::vector<int32_t> kept_;             // ids that may still be drawn
+  std::vector<int32_t> kept_;             // ids that may still be drawn, in increasing order
+  std::vector<int32_t> edge_;             // ids around the end of the nucleus
+  std::vector<double> mass_;              // (buckets of top_p): sum of weights
   std::vector<int32_t> noted_;            // distinct ids of prompt and answer
   std::vector<int32_t> generated_count_;  // (usable_vocab)
   std::vector<uint8_t> seen_;             // (usable_vocab): in noted_
