@@ -24,7 +24,7 @@ struct EngineCounters {
   uint64_t expert_fetched = 0;
   uint64_t expert_cpu = 0;
   uint64_t expert_promoted = 0;
-  uint64_t bytes_fetched = 0;  // over the link for decode steps, promotions included; prefill's streaming is not counted
+  uint64_t bytes_fetched = 0;  // over the link for decode steps, promotions included; not prefill
   uint64_t bytes_cpu = 0;      // read from banks by the CPU arm
   // misses_histogram[m]: layers of decode steps that had m misses (last bucket: that many or more).
   std::array<uint64_t, kMissHistogramSize> misses_histogram{};
