@@ -10,7 +10,7 @@
 namespace ft {
 namespace {
 
-constexpr double kSampleSeconds = 2e-3;  // long against a scheduler's wake-up, short against a budget
+constexpr double kSampleSeconds = 5e-4;  // below a scheduler's slice: what interrupts one sample leaves others clean
 constexpr int64_t kMaxRepeats = 1000;
 
 int max_distinct(const ModelGeometry& geometry, const EngineConfig& config) {

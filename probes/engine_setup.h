@@ -41,7 +41,8 @@ class PlanMaker {
   int64_t slots_ = 0, next_slot_ = 0, token_ = 0;
 };
 
-// All MoE layers in sequence with plans of one point, again and again for at least a few milliseconds.
+// All MoE layers in sequence with plans of one point, again and again until the clock and the pool's wake-up are small
+// beside it.
 class LayerLoop {
  public:
   LayerLoop(Engine& engine, PlanMaker& plans, const SweepPoint& point);

@@ -43,7 +43,7 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
   context_.budget.seconds = options.budget_seconds;
   context_.base.weights = options.weights;
   context_.base.pinning = cpus_.pinning;
-  context_.base.threads = cpus_.usable_cores;
+  context_.base.threads = context_.thread_counts.back();  // of decode's candidates
   const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(memory_.available_bytes));
   context_.memory_inputs = {Device::kHost, memory, memory};
   if (options.weights.model_path.empty()) return;

@@ -17,7 +17,7 @@ namespace ft {
 // One point of layer_sweep.
 struct SweepCell {
   LayerCounts counts;
-  double seconds = 0;  // of one layer: median of the samples; > 0
+  double seconds = 0;  // of one layer; > 0
   bool held_out = false;
 };
 // At least two of hits, fetched and CPU are not empty.
