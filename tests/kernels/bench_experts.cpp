@@ -73,9 +73,8 @@ struct Buffers {
 };
 
 // One run of `count` experts from `first` on (modulo the bank). Returns this thread's CPU seconds inside kernels.
-double run_experts(const Bank& bank, const ft::KernelTable& table, Buffers& buffers, int64_t first, int64_t count,
-                   int thread, ft::WorkerPool& pool) {
-  const auto format = static_cast<size_t>(bank.layout.gate.format);
+double run_experts(const Bank& bank, ft::GateUpFn gate_up, ft::MatvecFn matvec, Buffers& buffers, int64_t first,
+                   int64_t count, int thread, ft::WorkerPool& pool) {
   const auto part = [&](int64_t tiles, int who) { return tiles * who / pool.threads(); };
   const uint32_t* x = buffers.x.data();
   uint32_t* a = buffers.a.data();
@@ -86,13 +85,13 @@ double run_experts(const Bank& bank, const ft::KernelTable& table, Buffers& buff
     const std::byte* blob = bank.memory.data() + (first + i) % bank.experts * bank.layout.bytes;
     const int64_t gate_tiles = bank.layout.gate.row_tiles;
     double start = thread_cpu_seconds();
-    table.gate_up[format]({&bank.layout, blob, &x, 1, part(gate_tiles, thread), part(gate_tiles, thread + 1), &a});
+    gate_up({&bank.layout, blob, &x, 1, part(gate_tiles, thread), part(gate_tiles, thread + 1), &a});
     busy += thread_cpu_seconds() - start;
     pool.barrier();
     start = thread_cpu_seconds();
     const ft::PackedMatrix down = ft::expert_down(bank.layout, blob);
     const int64_t down_tiles = down.layout.row_tiles;
-    table.matvec[format]({&down, &a_in, 1, part(down_tiles, thread), part(down_tiles, thread + 1), &y});
+    matvec({&down, &a_in, 1, part(down_tiles, thread), part(down_tiles, thread + 1), &y});
     busy += thread_cpu_seconds() - start;
     pool.barrier();
   }
@@ -131,6 +130,12 @@ Sample sample(ft::WorkerPool& pool, F f) {
   return result;
 }
 
+// The variant of exactly this ISA, also one that quirks pass over.
+template <class Fn>
+Fn kernel(ft::OpId op, ft::FormatId format, int isa) {
+  return std::get<Fn>(ft::find_kernel(op, static_cast<int>(format), static_cast<ft::Isa>(isa))->fn);
+}
+
 struct Ratios {
   std::vector<double> wall, busy;
 };
@@ -155,9 +160,10 @@ void bench(ft::FormatId format, int64_t hidden, int64_t intermediate, ft::Worker
     });
     first = (first + count) % bank.experts;
     for (int isa = 1; isa <= static_cast<int>(ft::detect_isa()); ++isa) {
-      const ft::KernelTable table = ft::resolve_kernels(static_cast<ft::Isa>(isa));
-      const Sample ffn =
-          sample(pool, [&](int thread) { return run_experts(bank, table, buffers, first, count, thread, pool); });
+      const ft::MatvecFn matvec = kernel<ft::MatvecFn>(ft::OpId::kMatvec, format, isa);
+      const ft::GateUpFn gate_up = kernel<ft::GateUpFn>(ft::OpId::kGateUp, format, isa);
+      const Sample ffn = sample(
+          pool, [&](int thread) { return run_experts(bank, gate_up, matvec, buffers, first, count, thread, pool); });
       first = (first + count) % bank.experts;
       if (round == 0) continue;
       ratios[isa].wall.push_back(read.wall_seconds / ffn.wall_seconds);

@@ -75,6 +75,16 @@ TEST_SUITE("baseline") {
     }
   }
 
+  TEST_CASE("a kernel that needs a fast vdpbf16ps is passed over only where it is slow") {
+    const int nvfp4 = static_cast<int>(ft::FormatId::kNvfp4);
+    const auto isa_chosen = [&](ft::Isa isa, bool slow) {
+      return ft::find_kernel(ft::OpId::kMatvec, nvfp4, isa, {.slow_dpbf16 = slow})->isa;
+    };
+    CHECK(isa_chosen(ft::Isa::kAvx512Bf16, false) == ft::Isa::kAvx512Bf16);
+    CHECK(isa_chosen(ft::Isa::kAvx512Bf16, true) == ft::Isa::kAvx512);
+    CHECK(isa_chosen(ft::Isa::kAvx2, true) == ft::Isa::kAvx2);
+  }
+
   TEST_CASE("resolving a table takes the best variant at or below the ISA, for every op") {
     for (int isa = 0; isa < ft::kIsaCount; ++isa) {
       const ft::KernelTable table = ft::resolve_kernels(static_cast<ft::Isa>(isa));
@@ -83,6 +93,7 @@ TEST_SUITE("baseline") {
         const ft::KernelDesc* best = nullptr;
         for (const ft::KernelDesc& kernel : ft::kernel_registry()) {
           if (kernel.op != ft::OpId::kMatvec || kernel.format != format || kernel.isa > table.isa) continue;
+          if (kernel.needs_fast_dpbf16 && ft::detect_quirks().slow_dpbf16) continue;
           if (best == nullptr || kernel.isa > best->isa) best = &kernel;
         }
         REQUIRE(best != nullptr);
