@@ -236,16 +236,26 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     Random random(kSeed);
     const int64_t head_dim = 64, heads = 5, begin = 70, length = 333;
     Guarded<float> q(heads * head_dim), together(q.size()), alone(q.size());
-    Guarded<bf16> k((length + 64) * head_dim), v(k.size());
+    const int64_t lead = kAttentionChunk;  // rows before position 0, and after the last one
+    Guarded<bf16> k((lead + length + lead) * head_dim), v(k.size());
     fill(random, Values::kNormal, q.data(), q.size());
     for (int64_t i = 0; i < k.size(); ++i) {
       k[i] = to_bf16(random_value(random, Values::kNormal));
       v[i] = to_bf16(random_value(random, Values::kNormal));
     }
-    AttentionArgs args{q.data(), k.data(), v.data(), head_dim, begin, length, head_dim, 0.125f, together.data(), heads};
+    AttentionArgs args{q.data(),
+                       k.data() + lead * head_dim,
+                       v.data() + lead * head_dim,
+                       head_dim,
+                       begin,
+                       length,
+                       head_dim,
+                       0.125f,
+                       together.data(),
+                       heads};
     fn(args);
     for (int64_t i = 0; i < k.size(); ++i) {
-      const int64_t t = i / head_dim;
+      const int64_t t = i / head_dim - lead;
       if (t < begin || t >= length) k[i] = v[i] = to_bf16(NAN);
     }
     args.heads = 1;
@@ -256,10 +266,10 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     }
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
     // Moved by whole chunks, cache and range together: the same bits.
-    args.k = k.data() - kAttentionChunk * head_dim;
-    args.v = v.data() - kAttentionChunk * head_dim;
-    args.begin += kAttentionChunk;
-    args.length += kAttentionChunk;
+    args.k = k.data();
+    args.v = v.data();
+    args.begin += lead;
+    args.length += lead;
     args.q = q.data(), args.out = alone.data(), args.heads = heads;
     fn(args);
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
