@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,7 @@
 
 namespace {
 
-constexpr int64_t kMaxLoadedBytes = 4 << 20;
+constexpr int64_t kMaxLoadedBytes = 256 << 10;
 
 // One folder for the life of the process: making one per input would spend the time on the file system.
 class Folder {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 H, I, E, V, HEADS, KV, HD = 16, 16, 2, 4, 2, 1, 4
-SIZES = {"BF16": 2, "F32": 4, "U8": 1, "F8_E4M3": 1}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 
 CONFIG = {"model_type": "qwen3_moe", "hidden_size": H, "num_hidden_layers": 1, "num_attention_heads": HEADS,
           "num_key_value_heads": KV, "head_dim": HD, "moe_intermediate_size": I, "num_experts": E,
@@ -19,6 +19,16 @@ QUANTIZATION = {
                    "ignore": ["re:.*self_attn.*", "lm_head"], "config_groups": {"g": {"targets": ["Linear"]}}},
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["self_attn"]},
     "fused": None,
+}
+# One expert matrix in a format that is refused: endings and shapes beside its stem.
+REFUSED = {
+    "gptq": {".qweight": ("I32", [I // 8, H])},
+    "int4": {".weight_packed": ("I32", [I, H // 8])},
+    "mxfp4": {".weight_packed": ("U8", [I, H // 2]), ".weight_scale": ("U8", [I, 1])},
+    "deepseek_fp4": {".weight": ("I8", [I, H // 2]), ".scale": ("F8_E8M0", [I, 1])},
+    "deepseek_fp8": {".weight": ("F8_E4M3", [I, H]), ".scale": ("F8_E8M0", [1, 1])},
+    "fp8_tensor": {".weight": ("F8_E4M3", [I, H]), ".weight_scale": ("F32", [])},
+    "f16": {".weight": ("F16", [I, H])},
 }
 
 
@@ -51,6 +61,17 @@ def tensors(scheme):
     return result
 
 
+def refused(scheme):
+    result = tensors("bf16")
+    stem = "model.layers.0.mlp.experts.1.up_proj"
+    del result[stem + ".weight"]
+    return {**result, **{stem + ending: described for ending, described in REFUSED[scheme].items()}}
+
+
+def framed(config, index, file):
+    return b"".join(struct.pack("<H", len(part)) + part for part in (config, index)) + file
+
+
 def image(described):
     header, offset = {}, 0
     for name, (dtype, shape) in described.items():
@@ -72,11 +93,11 @@ def main():
     for scheme, quantization in QUANTIZATION.items():
         config = json.dumps({**CONFIG, "quantization_config": quantization}, separators=(",", ":")).encode()
         (CORPUS / "config" / scheme).write_bytes(config)
-        parts = [config, b"", image(tensors(scheme))]
-        if scheme == "fp8":
-            parts[1] = json.dumps({"weight_map": {"model.norm.weight": "a.safetensors"}}).encode()
-        framed = b"".join(struct.pack("<H", len(part)) + part for part in parts[:2]) + parts[2]
-        (CORPUS / "checkpoint" / scheme).write_bytes(framed)
+        index = json.dumps({"weight_map": {"model.norm.weight": "a.safetensors"}}).encode() if scheme == "fp8" else b""
+        (CORPUS / "checkpoint" / scheme).write_bytes(framed(config, index, image(tensors(scheme))))
+    for scheme in REFUSED:
+        config = json.dumps(CONFIG, separators=(",", ":")).encode()
+        (CORPUS / "checkpoint" / scheme).write_bytes(framed(config, b"", image(refused(scheme))))
     yarn = {**CONFIG, "use_sliding_window": True, "sliding_window": 8, "attention_bias": True, "rope_theta": 1e6,
             "mlp_only_layers": [1], "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 32, "truncate": False}}
     (CORPUS / "config" / "yarn").write_bytes(json.dumps(yarn, separators=(",", ":")).encode())

@@ -43,16 +43,19 @@ Expected dequantize(const DiskTensors& tensors, const std::string& stem, size_t 
     expected.global = packed ? 1.0f / value_at<float>(tensors.at(stem + ".weight_global_scale"), 0)
                              : value_at<float>(tensors.at(stem + ".weight_scale_2"), 0);
   }
+  const bool fp8 = codes.dtype == "F8_E4M3";
+  const DiskTensor* scales = nullptr;
+  if (nvfp4 || fp8) scales = &tensors.at(stem + (nvfp4 ? ".weight_scale" : ".weight_scale_inv"));
+  expected.values.reserve(rows * cols);
   for (size_t r = 0; r < rows; ++r) {
     for (size_t k = 0; k < cols; ++k) {
       if (nvfp4) {
         const auto byte = value_at<uint8_t>(codes, r * (cols / 2) + k / 2);
-        const auto scale = value_at<uint8_t>(tensors.at(stem + ".weight_scale"), r * (cols / 16) + k / 16);
+        const auto scale = value_at<uint8_t>(*scales, r * (cols / 16) + k / 16);
         expected.values.push_back(decode_e2m1(k % 2 == 0 ? byte & 15u : byte >> 4) * decode_e4m3(scale));
-      } else if (codes.dtype == "F8_E4M3") {
+      } else if (fp8) {
         const size_t block = (r / 128) * ((cols + 127) / 128) + k / 128;
-        expected.values.push_back(decode_e4m3(value_at<uint8_t>(codes, r * cols + k)) *
-                                  float_at(tensors.at(stem + ".weight_scale_inv"), block));
+        expected.values.push_back(decode_e4m3(value_at<uint8_t>(codes, r * cols + k)) * float_at(*scales, block));
       } else {
         expected.values.push_back(float_at(codes, r * cols + k));
       }
@@ -162,6 +165,15 @@ std::vector<std::string> expert_prefixes(const std::string& folder) {
 
 TEST_CASE("every weight of every golden case") {
   for (const std::string& folder : all_golden_folders()) check_model(folder);
+}
+
+TEST_CASE("every weight of the bundled model") {
+  const std::string folder = bundled_model_folder();
+  check_model(folder);
+  const auto family = family_of(folder);
+  CHECK(family->geometry().total_experts() == 6 * 32);
+  CHECK(same_formats(inspect_formats(*family, real_weights(folder)),
+                     inspect_formats(*family, synthetic_weights(folder))));
 }
 
 TEST_CASE("inspect_formats and loading agree, and both with what is in memory") {

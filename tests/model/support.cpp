@@ -119,6 +119,12 @@ std::vector<std::string> all_golden_folders() {
                          "qwen3_moe-nvfp4_modelopt", "qwen3_moe-nvfp4_modelopt.z"});
 }
 
+std::string bundled_model_folder() {
+  const char* root = std::getenv("FT_TEST_DATA");
+  REQUIRE(root != nullptr);
+  return std::string(root) + "/tiny-moe";
+}
+
 std::string error_of(const std::function<void()>& f) {
   try {
     f();

@@ -58,6 +58,7 @@ EditableModel read_model(const std::string& directory);
 std::vector<std::string> golden_folders(std::initializer_list<std::string_view> names);
 std::string golden_folder(std::string_view name);  // of those in tests/data
 std::vector<std::string> all_golden_folders();
+std::string bundled_model_folder();
 
 // Message of the Error that f throws; "no error" when none.
 std::string error_of(const std::function<void()>& f);
