@@ -85,6 +85,8 @@ HostTopology detect_topology(const char* synthetic) {
     out.numa_nodes.push_back({static_cast<int>(node->os_index), bytes, cpus_of(node->cpuset)});
     out.memory_bytes += bytes;
   }
+  // Memory that was added while running is missing in the nodes of some virtual machines.
+  if (synthetic == nullptr) out.memory_bytes = std::max(out.memory_bytes, detect_memory_budget().total_bytes);
   return out;
 }
 

@@ -27,7 +27,17 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr size_t kLineBytes = 64;
+constexpr double kContendedYieldSeconds = 10e-6;  // a yield to nobody takes 0.3 to 1 us
+constexpr int kMaxBackoffWaits = 64;
 constexpr double kMovePeriodSeconds = 2e-3;  // a move costs some 10 us: at most 1 % of the time
+
+// How one thread waits.
+struct Waiter {
+  int spins = 0;
+  int yields = 0;
+  int waits_without_yields = 0;  // to come
+  int backoff = 0;               // how many after the last contended yield
+};
 
 // A counter that threads wait on until it changes. Waits return at once, spin, yield, or sleep, in this order.
 class alignas(kLineBytes) WaitWord {
@@ -42,14 +52,15 @@ class alignas(kLineBytes) WaitWord {
     }
   }
 
-  void wait_while(uint32_t old, int spins, int yields) {
-    for (int i = 0; i < spins; ++i) {
+  void wait_while(uint32_t old, Waiter& waiter) {
+    for (int i = 0; i < waiter.spins; ++i) {
       if (load() != old) return;
       _mm_pause();
     }
-    for (int i = 0; i < yields; ++i) {
-      if (load() != old) return;
-      ::sched_yield();
+    if (waiter.waits_without_yields > 0) {
+      --waiter.waits_without_yields;
+    } else if (yield_while(old, waiter)) {
+      return;
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (value_.load(std::memory_order_seq_cst) == old) {
@@ -59,6 +70,27 @@ class alignas(kLineBytes) WaitWord {
   }
 
  private:
+  // True when the value changed. A yield that takes long gave the core to somebody. Then the next waits sleep instead,
+  // twice as many each time: on Linux with EEVDF a yield forfeits a slice of the yielder's share, a sleeper keeps it.
+  bool yield_while(uint32_t old, Waiter& waiter) {
+    double before = now_seconds();
+    for (int i = 0; i < waiter.yields; ++i) {
+      if (load() != old) {
+        waiter.backoff /= 2;
+        return true;
+      }
+      ::sched_yield();
+      const double after = now_seconds();
+      if (after - before > kContendedYieldSeconds) {
+        waiter.backoff = std::clamp(2 * waiter.backoff, 1, kMaxBackoffWaits);
+        waiter.waits_without_yields = waiter.backoff;
+        break;
+      }
+      before = after;
+    }
+    return load() != old;
+  }
+
   std::atomic<uint32_t> value_{0};
   std::atomic<uint32_t> sleepers_{0};
 };
@@ -73,8 +105,9 @@ int bucket_of(double seconds) {
   return std::min(static_cast<int>(std::bit_width(whole)) - 1, kBuckets - 1);
 }
 
-// One thread's counts on lines of its own; added to by its thread, read and cleared by any.
-struct alignas(kLineBytes) WaitCounts {
+// One thread's waiting, on lines of its own. Counts are added to by its thread, read and cleared by any.
+struct alignas(kLineBytes) ThreadWaits {
+  Waiter waiter;
   std::array<std::atomic<uint64_t>, kBuckets> count{};
   std::atomic<uint64_t> over_1ms{0};
 
@@ -88,8 +121,6 @@ struct alignas(kLineBytes) WaitCounts {
 
 struct WorkerPool::State {
   int threads = 1;
-  int spins = 0;
-  int yields = 0;
 
   // Written by the caller before `started` changes, read by workers after.
   Task task = nullptr;
@@ -105,7 +136,7 @@ struct WorkerPool::State {
   int home_cpu = -1;  // where the caller belongs; -1: workers are not pinned, or there are too few CPUs
   cpu_set_t worker_cpus{};
   double next_move_seconds = 0;
-  std::vector<WaitCounts> waits;
+  std::vector<ThreadWaits> waits;
   std::vector<std::thread> workers;
 
   void work(int worker);
@@ -115,25 +146,26 @@ struct WorkerPool::State {
 };
 
 namespace {
-// Which slot of WaitCounts the running thread adds to.
+// Which element of waits the running thread adds to.
 thread_local int current_worker = 0;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): per thread
 }  // namespace
 
 void WorkerPool::State::timed_wait(WaitWord& word, uint32_t old) {
+  ThreadWaits& mine = waits[static_cast<size_t>(current_worker)];
   if (word.load() != old) {
-    waits[static_cast<size_t>(current_worker)].add(0);
+    mine.add(0);
     return;
   }
   const double begin = now_seconds();
-  word.wait_while(old, spins, yields);
-  waits[static_cast<size_t>(current_worker)].add(now_seconds() - begin);
+  word.wait_while(old, mine.waiter);
+  mine.add(now_seconds() - begin);
 }
 
 void WorkerPool::State::work(int worker) {
   const FlushDenormals flush;
   current_worker = worker;
   for (uint32_t run = 0;; ++run) {
-    started.wait_while(run, spins, yields);
+    started.wait_while(run, waits[static_cast<size_t>(worker)].waiter);
     if (stopping) return;
     task(context, worker, threads);
     if (working.fetch_sub(1, std::memory_order_acq_rel) == 1) finished.store_and_wake(run + 1);
@@ -201,9 +233,11 @@ WorkerPool::WorkerPool(const WorkerPoolOptions& options) : state_(std::make_uniq
   }
   State& s = *state_;
   s.threads = options.threads;
-  s.spins = std::max(options.spins_before_yield, 0);
-  s.yields = std::max(options.yields_before_sleep, 0);
-  s.waits = std::vector<WaitCounts>(static_cast<size_t>(s.threads));
+  s.waits = std::vector<ThreadWaits>(static_cast<size_t>(s.threads));
+  for (ThreadWaits& thread : s.waits) {
+    thread.waiter.spins = std::max(options.spins_before_yield, 0);
+    thread.waiter.yields = std::max(options.yields_before_sleep, 0);
+  }
   place_caller(options, s.home_cpu, s.worker_cpus);
   s.workers.reserve(static_cast<size_t>(s.threads - 1));
   try {
@@ -267,7 +301,7 @@ void WorkerPool::barrier() {
 
 WaitHistogram WorkerPool::wait_histogram() const {
   WaitHistogram sum;
-  for (const WaitCounts& counts : state_->waits) {
+  for (const ThreadWaits& counts : state_->waits) {
     for (size_t i = 0; i < sum.count.size(); ++i) sum.count[i] += counts.count[i].load(std::memory_order_relaxed);
     sum.over_1ms += counts.over_1ms.load(std::memory_order_relaxed);
   }
@@ -275,7 +309,7 @@ WaitHistogram WorkerPool::wait_histogram() const {
 }
 
 void WorkerPool::reset_wait_histogram() {
-  for (WaitCounts& counts : state_->waits) {
+  for (ThreadWaits& counts : state_->waits) {
     for (auto& count : counts.count) count.store(0, std::memory_order_relaxed);
     counts.over_1ms.store(0, std::memory_order_relaxed);
   }

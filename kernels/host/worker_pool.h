@@ -3,6 +3,7 @@
 // Thread rule: one run() at a time, from one thread. run() and barrier() allocate, lock and log nothing. Waits spin for
 // a bounded number of pauses, then yield, then sleep on a futex: one runnable spinner too many costs a scheduler tick
 // at every barrier otherwise (measured: 0.17 ms steps become 8 ms), so an oversubscribed pool must stay near its speed.
+// A thread whose yields give its core to others sleeps instead for a while.
 // Every worker runs with FlushDenormals set, the caller for the time of run().
 #pragma once
 
@@ -14,10 +15,13 @@
 namespace ft {
 
 struct WorkerPoolOptions {
-  int threads = 1;            // the calling thread included
-  std::span<const int> cpus;  // OS index to pin thread i (i >= 1) to; empty: not pinned. The caller is never pinned.
-  int spins_before_yield = 2000;  // see worker_pool.cpp for the measurements behind the defaults
-  int yields_before_sleep = 200;
+  int threads = 1;  // the calling thread included
+  // OS index to pin thread i (i >= 1) to, from CpuBudget::pinning; starts over when threads are more. Empty: not
+  // pinned, and then the kernel may leave two threads on one core. The caller is never pinned, but run() moves it to
+  // cpus[0] when it sits on a worker's CPU.
+  std::span<const int> cpus;
+  int spins_before_yield = 100;  // see worker_pool.cpp for the measurements behind the defaults
+  int yields_before_sleep = 2000;
 };
 
 struct WaitHistogram {
