@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops/rows.h"
+
 namespace ft {
 
 enum class Strategy : uint8_t { kResident, kOffload, kCpu, kHybrid };
@@ -37,8 +39,7 @@ using SplitTable = std::vector<int>;
 inline constexpr int kMaxBatch = 64;          // sequences decoded together
 inline constexpr int kMaxPrefillChunk = 512;  // tokens of one prefill step
 inline constexpr int kMaxThreads = 1024;
-inline constexpr int kMaxTopK = 64;
-inline constexpr int kMaxExperts = 4096;
+inline constexpr int kMaxExperts = 4096;  // experts of a layer; kMaxTopK of them per token: kernels/ops/rows.h
 inline constexpr int kMaxLayers = 1024;
 
 struct EngineConfig {
@@ -56,6 +57,7 @@ struct EngineConfig {
   std::optional<int64_t> device_memory_limit_bytes;  // --vram-limit
   std::optional<int64_t> host_memory_limit_bytes;
   std::vector<int> pinning;  // OS index per thread; empty: not pinned
+  std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
 
 }  // namespace ft

@@ -37,6 +37,19 @@ struct ProbeBudget {
   int max_samples = 31;
 };
 
+// An expert that `expert_single` makes up, when there is no model or another geometry is asked for.
+struct ExpertShape {
+  FormatId format{};
+  int64_t hidden = 0, intermediate = 0;
+};
+
+// What `decode` runs: a candidate of the tuner and the cache content that its replay ended with.
+struct DecodeCandidate {
+  std::string name;
+  EngineConfig config;
+  SlotTable::Content content;  // empty: starts as the engine does
+};
+
 struct ProbeContext {
   const HostTopology* topology = nullptr;
   const CpuBudget* cpus = nullptr;
@@ -49,6 +62,12 @@ struct ProbeContext {
   ProbeBudget budget;
   std::function<bool()> interrupted;  // asked between samples
   std::function<void(std::string_view note, double fraction)> progress;
+
+  std::vector<ExpertShape> expert_shapes;   // `expert_single`: instead of the model's experts
+  std::vector<int64_t> contexts;            // `dense` and `decode`: positions, each below base.max_context
+  std::vector<int> batches;                 // likewise, each at most base.max_batch
+  std::vector<DecodeCandidate> candidates;  // `decode`
+  std::vector<int32_t> text_ids;            // tokens of real text, for `decode`: prompt and what follows it
 };
 
 struct Applies {
@@ -68,7 +87,16 @@ class Probe {
   virtual void verify(ProbeContext& context) = 0;
 };
 
-// All probes, in the order the tuner runs them.
+// All probes, in the order the tuner runs them. Each is made in its own file.
 std::vector<std::unique_ptr<Probe>> make_probes();
+
+std::unique_ptr<Probe> make_stream_probe();
+std::unique_ptr<Probe> make_pcie_linear_probe();
+std::unique_ptr<Probe> make_pcie_gather_probe();
+std::unique_ptr<Probe> make_expert_single_probe();
+std::unique_ptr<Probe> make_layer_sweep_probe();
+std::unique_ptr<Probe> make_dense_probe();
+std::unique_ptr<Probe> make_overlap_probe();
+std::unique_ptr<Probe> make_decode_probe();
 
 }  // namespace ft

@@ -1,10 +1,14 @@
 // Geometry, memory and options to bytes per pool: one pure function. The engine allocates from it, the tuner searches
 // inside it, --dry-run prints it.
+//
+// Pools, in this order: "dense weights", "expert slots", "kv cache", "activations", "logits" on the device, "expert
+// banks" and "staging" in host memory. On Device::kHost both kinds come out of the same memory, so there their sum must
+// fit host_memory_bytes as well.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine_config.h"
@@ -12,10 +16,12 @@
 
 namespace ft {
 
+// What is there. EngineConfig's limits (--vram-limit, --host-memory) lower these, never raise them.
 struct MemoryInputs {
   Device device = Device::kHost;
-  int64_t device_memory_bytes = 0;  // what the device offers; on the host device the part of memory given to slots
-  int64_t host_memory_bytes = 0;    // available host memory
+  // What the device offers. On Device::kHost 0 means "as host_memory_bytes": the same memory.
+  int64_t device_memory_bytes = 0;
+  int64_t host_memory_bytes = 0;  // available host memory
 };
 
 struct MemoryPool {
@@ -25,23 +31,31 @@ struct MemoryPool {
 };
 
 struct MemoryPlan {
-  std::vector<MemoryPool> pools;  // "dense weights", "expert banks", "expert slots", "kv cache", "activations", ...
+  std::vector<MemoryPool> pools;
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;
   int64_t min_slots = 0;  // distinct experts of one layer at the largest batch
   int64_t max_slots = 0;  // largest count that fits, at most all experts
+
+  int64_t pool_bytes(std::string_view name) const;  // 0 for a name that is no pool
 };
 
-// Throws Error(kFailed) naming the pool that does not fit, its bytes, what is there, and the option to change. The
-// slots of `config` are checked against min_slots and max_slots; max_slots starts, one more does not.
+// Throws Error(kFailed) naming the pool that does not fit, its bytes, what is there, and the option to change; and
+// Error(kUsage) naming the option when a number of `config` or of the geometry is out of its range. The slots of
+// `config` are checked against min_slots and max_slots; max_slots starts, one more does not. Strategy by strategy:
+// resident needs all experts; offload and hybrid need min_slots; cpu needs none, or min_slots.
 MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);
 
-// Largest and smallest slot counts for these options, without checking config.slots.
+// Largest and smallest slot counts for these options, without checking config.slots. max may be below min: then only
+// the strategy cpu with 0 slots can start. Throws like plan_memory when what is not slots does not fit.
 struct SlotBounds {
   int64_t min = 0, max = 0;
 };
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);
+
+// Upper bound for the buffers of one step, which a backend may not exceed: memory_plan.cpp lists them.
+int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& config);
 
 }  // namespace ft

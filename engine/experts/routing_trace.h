@@ -7,7 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/json.h"
+
 namespace ft {
+
+inline constexpr int64_t kMaxTraceTokens = 65536;
+// Bound on tokens * layers * top_k, so that a trace that is written can be read under kFileJsonLimits: 2.5 M picks are
+// at most 7.5 M JSON values (ids and, with top_k 1, two arrays around each).
+inline constexpr int64_t kMaxTracePicks = 2'500'000;
 
 struct RoutingTrace {
   std::string source;  // "recorded: prompts v1", "preset qwen3-30b", "file PATH"
@@ -22,23 +29,35 @@ struct RoutingTrace {
   }
 };
 
+// Throws Error(kUsage) that begins with `what` when counts are out of range, the number of ids does not match, an id is
+// no expert, or a pick names one expert twice.
+void check_routing_trace(const RoutingTrace& trace, const std::string& what);
+
 struct TraceStatistics {
   double next_token_overlap = 0;  // mean share of a token's picks that the token before made
-  double within_8 = 0;            // picks that one of the 8 tokens before made
+  double within_8 = 0;            // share of picks that one of the 8 tokens before made (fewer at the start)
 };
 TraceStatistics trace_statistics(const RoutingTrace& trace);
 
-// JSON files of schemas/routing_trace.schema.json. Throws Error with the JSON path.
+// JSON files of schemas/routing_trace.schema.json: {"version": "1.0.0", "source": text, "layers", "experts", "top_k",
+// "tokens": integers, "ids": [token][layer][top_k]}. Reading throws Error(kUsage) with file, JSON path, value and what
+// is allowed; unknown keys and unknown major versions are refused. Writing is atomic.
 RoutingTrace read_routing_trace(const std::string& path);
+RoutingTrace parse_routing_trace(const Json& json, const std::string& source);
 void write_routing_trace(const std::string& path, const RoutingTrace& trace);
 
 // Calibrated generator: per layer logit_e(t) = s a_e + m u_e(t) + n_e(t); a, n ~ N(0,1), u AR(1) with phi; pick top-k.
+// a is one draw per layer and seed (what the model and session prefer), u drifts (the topic), n is fresh every token.
+// Fitted by simulation to published statistics of real models; tests/experts checks the fit.
 struct RoutingPreset {
   std::string_view name;  // "qwen3-30b", "gemma4-26b", "q38-diverse", ...
   double s = 0, m = 0, phi = 0;
+  int experts = 0, top_k = 0;  // of the model it was fitted to; other geometries may be generated
 };
 std::span<const RoutingPreset> routing_presets();
-// Throws Error listing the presets. Geometry comes from the caller; `sequence` varies u, keeping a (batches).
+const RoutingPreset* find_routing_preset(std::string_view name);  // null when there is none
+// Throws Error(kUsage) listing the presets, or naming the count that is out of range. Geometry comes from the caller;
+// `sequence` varies u and n, keeping a (the sequences of a batch). Reproducible for a build: it uses libm.
 RoutingTrace generate_trace(std::string_view preset, int layers, int experts, int top_k, int64_t tokens, uint64_t seed,
                             uint64_t sequence = 0);
 

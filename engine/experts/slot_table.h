@@ -2,12 +2,15 @@
 // run this same class, so a predicted hit rate and a measured one come from one policy.
 //
 // One pool of slots over all MoE layers, least recently used first, ties by slot index. Time advances by one per
-// plan() call. An entry that is being filled counts as present: whoever computes from it waits for its copy.
+// plan() call; a step begins when plan() is called for a layer that is not above the one before. An entry that is being
+// filled counts as present: whoever computes from it waits for its copy.
 //
-// Invariants (check_integrity): a key is in at most one slot; a slot holds at most one key; the hits and fetches of the
-// current layer are pinned until the next plan() and are never victims of that layer's fetches or promotions.
+// Invariants (check_integrity): a key is in at most one slot; a slot holds at most one key; the hits, fetches and
+// promotions of the current layer are pinned until the next plan() and are never victims of that layer. A promotion
+// moreover never takes a slot that was filled earlier in the same step: its copy may still be under way, and two copies
+// of one step into one slot would waste the link. With few slots promotions therefore stop for the rest of a step.
 // REQUIRES: slots >= distinct experts of one layer at the largest batch, or slots == 0 (everything runs from the bank).
-// Thread rule: one thread. No allocation after the constructor.
+// Thread rule: one thread. No allocation after the constructor, except in content().
 #pragma once
 
 #include <cstdint>
@@ -34,10 +37,12 @@ struct LayerPlan {
 
 class SlotTable {
  public:
+  // slots <= layers * experts.
   SlotTable(int layers, int experts, int64_t slots);
 
   // Splits the layer's distinct experts (ascending ids, no duplicates): hits first; of the m misses, fetch_of_misses[m]
-  // in ascending expert order are fetched, the rest goes to the CPU; of those the first max_promotions get slots.
+  // in ascending expert order are fetched, the rest goes to the CPU; of those the first max_promotions get slots. With
+  // slots == 0 all of them go to the CPU whatever the table says. `out` must have room: LayerPlan::reserve.
   void plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses, int max_promotions,
             LayerPlan& out);
 
@@ -50,22 +55,35 @@ class SlotTable {
     std::vector<int64_t> slots_by_age;
   };
   Content content() const;
-  void restore(const Content& content);  // REQUIRES same shape; throws Error(kFailed) otherwise
+  // Throws Error(kFailed), and changes nothing, when the content has another shape or is no cache content (a key twice,
+  // a key out of range, slots_by_age no permutation).
+  void restore(const Content& content);
   void clear();
 
   bool contains(int layer, int expert) const;
+  int64_t slot_of(int layer, int expert) const {  // -1: in no slot. Reads only: no use is noted
+    return slot_of_key_[static_cast<size_t>(key(layer, expert))];
+  }
   int64_t slots() const;
   void check_integrity() const;  // FT_CHECKs the invariants
 
  private:
+  int64_t key(int layer, int expert) const { return static_cast<int64_t>(layer) * experts_ + expert; }
+  void touch(int64_t slot);                           // makes it the newest and pins it
+  void fill(int64_t slot, int64_t key);               // replaces what is in it
+  void link_by_age(std::span<const int64_t> by_age);  // oldest first; empty: by slot index
+  void check_content(const Content& content) const;
+
   int layers_ = 0, experts_ = 0;
   int64_t slots_ = 0;
   std::vector<int64_t> slot_of_key_;  // [layer * experts + expert] -> slot or -1
   std::vector<int64_t> key_of_slot_;
   std::vector<int64_t> newer_, older_;  // doubly linked list of slots by use
   std::vector<uint64_t> pinned_at_;     // plan() number that pinned the slot
+  std::vector<uint64_t> filled_in_;     // step number that filled the slot
   int64_t oldest_ = -1, newest_ = -1;
-  uint64_t plan_number_ = 0;
+  uint64_t plan_number_ = 0, step_number_ = 0;
+  int last_layer_ = -1;
 };
 
 }  // namespace ft

@@ -2,12 +2,14 @@
 // config.json, declares its weights, and writes the forward pass once in the words of Backend, for every device.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "engine/model/geometry.h"
+#include "engine/model/rope.h"
 #include "engine/model/weights.h"
 #include "kernels/base/json.h"
 
@@ -15,6 +17,7 @@ namespace ft {
 
 class Backend;
 struct StepBatch;
+enum class Slot : uint8_t;  // engine/runtime/backend.h
 
 class Family {
  public:
@@ -23,6 +26,14 @@ class Family {
 
   // Same calls in the same order every time; the ids are kept by the family for forward().
   virtual WeightList declare_weights() const = 0;
+
+  // Floats per token of an activation buffer, the widest use of it; 0: the family does not use that slot. The backend
+  // allocates tokens * width(slot) floats for each.
+  virtual int64_t width(Slot slot) const = 0;
+
+  // Rotation tables for positions [0, positions). Made once at start for max_context and handed to the backend.
+  // Empty (half == 0) for a family without rotary embedding.
+  virtual RopeTable make_rope(int64_t positions) const = 0;
 
   // One step: embeds the batch's tokens, runs all layers, writes the logits rows the batch asks for. Calls only Backend
   // operations; allocates nothing.

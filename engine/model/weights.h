@@ -38,6 +38,7 @@ struct TableId {
 struct MatrixSpec {
   std::vector<std::string> stems;  // tried in order: stem + ".weight" or the quantized side tensors of that stem
   int64_t rows = 0, cols = 0;
+  bool keep_bf16 = false;  // synthetic weights: bf16 whatever quantization_config says (routers, heads)
 };
 struct VectorSpec {
   std::vector<std::string> names;
@@ -56,7 +57,7 @@ struct ExpertLayerSpec {
 
 class WeightList {
  public:
-  MatrixId matrix(std::vector<std::string> stems, int64_t rows, int64_t cols);
+  MatrixId matrix(std::vector<std::string> stems, int64_t rows, int64_t cols, bool keep_bf16 = false);
   VectorId vector(std::vector<std::string> names, int64_t size);
   TableId table(std::vector<std::string> names, int64_t rows, int64_t cols);  // bf16 rows looked up by index
   void expert_layer(ExpertLayerSpec spec);                                    // in MoE layer order

@@ -16,17 +16,9 @@
 
 namespace ft {
 
-// Activation buffers, (tokens, width of the slot). Widths are declared once per model: see BufferWidths.
+// Activation buffers, (tokens, width of the slot). The family says how wide each is: Family::width.
 enum class Slot : uint8_t { kResidual, kNormed, kQuery, kKey, kValue, kAttention, kGate, kUp, kOut };
 inline constexpr int kSlotCount = 9;
-
-struct Rope {
-  // (positions, rotary_half) tables made at start for max_context; fp32, attention factor folded in. Serve and
-  // reference mode use the same tables.
-  const float* cos = nullptr;
-  const float* sin = nullptr;
-  int64_t rotary_half = 0;
-};
 
 struct AttentionSpec {
   int kv_layer = 0;  // index among layers that have a KV cache
@@ -56,7 +48,8 @@ class Backend {
   virtual void embed(TableId table, Slot to) = 0;  // current step's ids
   virtual void rmsnorm(Slot from, VectorId weight, float eps, Slot to) = 0;
   virtual void linear(Slot from, std::initializer_list<Linear> outputs) = 0;  // several products of one input
-  // Norms and rotates kQuery and kKey, appends key and value to the cache, attends, result in kAttention.
+  // Norms and rotates kQuery and kKey (by the family's RopeTable, the same one in serve and reference mode), appends
+  // key and value to the cache, attends, result in kAttention.
   virtual void attention(const AttentionSpec& spec) = 0;
   virtual void silu_mul(Slot gate, Slot up, Slot to) = 0;
   virtual void add(Slot into, Slot from) = 0;

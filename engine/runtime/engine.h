@@ -54,23 +54,29 @@ class Engine {
   // Feeds a whole prompt in prefill chunks; gives the last token's logits.
   std::span<const float> prefill(int sequence, std::span<const int32_t> ids);
 
-  // Cache content, for starting where a trace replay ends. restore() copies blobs into the slots.
+  // Cache content, for starting where a trace replay ends. restore() copies blobs into the slots. In reference numerics
+  // there is no cache: the content is empty, and restoring one is an Error.
   SlotTable::Content cache_content() const;
   void restore_cache(const SlotTable::Content& content);
 
-  // Routing of decode steps, recorded into `trace` while it is set (null: off). ids grow: not for the token path's
-  // promise.
+  // Routing of decode steps, recorded into `trace` while it is set (null: off). Of a batch the first run: a trace is one
+  // sequence's. ids grow: not for the token path's promise.
   void record_routing(RoutingTrace* trace);
-  // Synthetic weights: expert choices come from here instead of the router's (which still runs, for its time).
+  // Synthetic weights: expert choices come from here instead of the router's (which still runs, for its time). Position p
+  // of sequence s takes trace token (p + s * tokens / max_batch) mod tokens. Throws Error when it does not fit the model.
   void set_routing(std::shared_ptr<const RoutingTrace> trace);
   bool routing_is_synthetic() const;
 
-  // --- for probes: the parts of a step, timed as they serve ---
-  // Runs MoE layer `plan.layer` on `tokens` rows of activations already in place, exactly as a decode step does, with
-  // the plan given instead of the table's. Every expert of the plan gets every token. For layer_sweep and overlap.
+  // --- for probes: the parts of a step, timed as they serve; serve numerics only (Error otherwise) ---
+  // Runs MoE layer `plan.layer` on `tokens` rows of activations already in place, exactly as a decode step does (router
+  // included), with the plan given instead of the table's. The plan's experts share the tokens * top_k rows of a real
+  // step evenly, and with at most top_k experts each gets every token. For layer_sweep and overlap.
+  // REQUIRES 1 <= tokens <= max_batch, distinct experts, slots in range; at most tokens * top_k experts, all of them
+  // within 0 .. experts - 1. Fills slots behind the table's back: the next step or restore puts them right.
   void run_moe_layer(const LayerPlan& plan, int tokens);
   // A decode step for `tokens` sequences at `context` positions with every expert a hit of slot contents as they are
-  // (no table, no misses): for `dense`. KV content is whatever is there; lengths are not changed.
+  // (no table, no misses): for `dense`. KV content is whatever is there, position context - 1 is overwritten; lengths
+  // are not changed. REQUIRES 1 <= tokens <= max_batch, 1 <= context <= max_context.
   void run_dense_step(int tokens, int64_t context);
 
   EngineCounters counters() const;

@@ -1,9 +1,20 @@
 // From logits to a token: penalties, temperature, top-k, top-p, min-p, seeded choice. One Sampler per sequence.
 //
-// Order, as Hugging Face's processors: repetition penalty, presence and frequency penalties (OpenAI's definitions, over
-// generated tokens), temperature, top-k, top-p, min-p, then an inverse-CDF draw. temperature 0 is greedy: arg max, ties
-// to the lowest id. Ids without a token (embedding rows past the vocabulary) never win when `usable_vocab` is set.
-// No allocation after construction.
+// In this order, which is that of Hugging Face's processors:
+//   repetition penalty r, once for each id in prompt or answer: s = s < 0 ? s * r : s / r
+//   presence p and frequency f (OpenAI), over the answer only, n = times generated: s = s - (n > 0 ? p : 0) - f * n
+//   temperature: s / temperature; 0 is greedy: the largest s, ties to the lowest id, and nothing below applies
+//   top_k: keeps s >= the k-th largest s, so ids that tie with it all stay
+//   top_p: largest first (ties: lower id first), keeps an id while the probability of those before it is below top_p
+//   min_p: keeps an id whose probability is at least min_p times the largest
+//   draw: inverse of the cumulative sum of what is kept, in order of id, at the n-th number of Random(seed) for the
+//   n-th
+//     token that was drawn
+// Weights are exponentials in double made of additions and multiplications only: a seed gives the same tokens on every
+// machine for the same logits.
+// Ids without a token (embedding rows past the vocabulary) never win when `usable_vocab` is set. NaN counts as -inf. A
+// +inf wins, the lowest id first. When nothing is above -inf the answer is id 0.
+// No allocation after construction. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +22,10 @@
 #include <vector>
 
 namespace ft {
+
+inline constexpr double kMaxTemperature = 2.0;
+inline constexpr double kMaxRepetitionPenalty = 10.0;
+inline constexpr double kMaxPresencePenalty = 2.0;  // and frequency penalty; either sign
 
 struct SamplingOptions {
   double temperature = 1.0;         // 0 .. 2; 0 is greedy
@@ -27,18 +42,34 @@ void check_sampling(const SamplingOptions& options);
 
 class Sampler {
  public:
+  // REQUIRES checked options, vocab > 0, usable_vocab <= vocab; usable_vocab 0: all of vocab.
   Sampler(const SamplingOptions& options, int64_t vocab, int64_t usable_vocab);
-  void add_prompt(std::span<const int32_t> ids);  // for the repetition penalty
+  void add_prompt(std::span<const int32_t> ids);  // for the repetition penalty; ids outside the vocabulary are ignored
   int32_t sample(std::span<const float> logits);  // (vocab); also counts the token as generated
 
  private:
+  bool penalized() const;
+  void note(int32_t id);
+  void copy_scores(std::span<const float> logits);
+  void penalize();
+  int32_t choose(float largest);
+  float top_k_threshold();
+  void weigh(float largest);
+  void keep_top_p(float largest);
+  int32_t draw();
+
   SamplingOptions options_;
   int64_t vocab_ = 0, usable_vocab_ = 0;
   uint64_t draws_ = 0;
-  std::vector<float> scores_;
-  std::vector<int32_t> order_;
-  std::vector<int32_t> generated_count_;
-  std::vector<uint8_t> seen_;
+  std::vector<float> scores_;             // (usable_vocab)
+  std::vector<double> weights_;           // (usable_vocab): exp((score - largest) / temperature)
+  std::vector<float> heap_;               // the top_k largest scores seen so far, smallest in front
+  std::vector<int32_t> kept_;             // ids that may still be drawn, in increasing order
+  std::vector<int32_t> edge_;             // ids around the end of the nucleus
+  std::vector<double> mass_;              // (buckets of top_p): sum of weights
+  std::vector<int32_t> noted_;            // distinct ids of prompt and answer
+  std::vector<int32_t> generated_count_;  // (usable_vocab)
+  std::vector<uint8_t> seen_;             // (usable_vocab): in noted_
 };
 
 }  // namespace ft

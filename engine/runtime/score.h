@@ -10,13 +10,18 @@
 
 namespace ft {
 
+inline constexpr int64_t kMaxScoreGreedy = 1'000'000;
+inline constexpr size_t kMaxWarmSequences = 1024;
+inline constexpr int64_t kWarmDecodeTokens = 16;  // greedy steps after a warm_with prompt: they fill the cache
+
 struct ScoreInput {
-  std::vector<int32_t> input_ids;
+  std::vector<int32_t> input_ids;                // at least 1; with the greedy ids but the last at most max_context
   int64_t greedy = 0;
-  std::vector<std::vector<int32_t>> batch_with;  // decoded in the same batch
+  std::vector<std::vector<int32_t>> batch_with;  // decoded in the same batch: at most max_batch - 1, none empty
   std::vector<std::vector<int32_t>> warm_with;   // run before, to fill the cache
 };
-// Throws Error(kUsage) with the JSON path. Checks ids against the vocabulary and lengths against max_context.
+// Throws Error(kUsage) with the JSON path. Refuses unknown keys, checks ids against the vocabulary and lengths against
+// max_context.
 ScoreInput parse_score_input(const Json& json, int64_t vocab, int64_t max_context, int max_batch);
 
 struct ScoreOutput {
@@ -24,6 +29,9 @@ struct ScoreOutput {
   std::vector<int64_t> greedy_ids;   // (greedy)
   std::vector<float> greedy_logits;  // (greedy, vocab), row i chose id i
 };
+// Runs warm_with one after another (prompt, then a few greedy tokens), then the input and batch_with together: their
+// prompts in shared prefill steps, then greedy decode steps of the whole batch, so that the expert cache is used as in
+// serving. Sequences of batch_with continue greedily until max_context. REQUIRES no open sequence.
 ScoreOutput score(Engine& engine, const ScoreInput& input);
 
 // `logits`, and when greedy > 0 `greedy_ids` and `greedy_logits`, as safetensors, atomically.

@@ -81,6 +81,68 @@ template <int kBits>
 static inline U32x16 shift_right(U32x16 x) {
   return {_mm256_srli_epi32(x.lo, kBits), _mm256_srli_epi32(x.hi, kBits)};
 }
+static inline U32x16 select_bits(U32x16 mask, U32x16 a, U32x16 b) {
+  return {_mm256_or_si256(_mm256_and_si256(mask.lo, a.lo), _mm256_andnot_si256(mask.lo, b.lo)),
+          _mm256_or_si256(_mm256_and_si256(mask.hi, a.hi), _mm256_andnot_si256(mask.hi, b.hi))};
+}
+static inline U32x16 add_halves(U32x16 a, U32x16 b) {
+  return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+}
+template <int kBits>
+static inline U32x16 shift_left_halves(U32x16 x) {
+  return {_mm256_slli_epi16(x.lo, kBits), _mm256_slli_epi16(x.hi, kBits)};
+}
+template <int kBits>
+static inline U32x16 shift_right_halves(U32x16 x) {
+  return {_mm256_srli_epi16(x.lo, kBits), _mm256_srli_epi16(x.hi, kBits)};
+}
+struct HalfTable {
+  __m256i low_bytes, high_bytes;  // 16 each, twice; entry 0 is 0
+};
+static inline HalfTable load_half_table(const uint16_t* entries) {
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries));
+  const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries + 8));
+  const __m128i byte = _mm_set1_epi16(0xff);
+  const __m128i low = _mm_packus_epi16(_mm_and_si128(first, byte), _mm_and_si128(second, byte));
+  const __m128i high = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
+  return {_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high)};
+}
+static inline __m256i lookup_halves(HalfTable table, __m256i x) {
+  const __m256i index = _mm256_and_si256(x, _mm256_set1_epi16(15));  // the other byte looks entry 0 up: 0
+  return _mm256_or_si256(_mm256_shuffle_epi8(table.low_bytes, index),
+                         _mm256_shuffle_epi8(table.high_bytes, _mm256_slli_epi16(index, 8)));
+}
+static inline U32x16 lookup_halves(HalfTable table, U32x16 x) {
+  return {lookup_halves(table, x.lo), lookup_halves(table, x.hi)};
+}
+static inline __m256i lookup_halves_from(HalfTable table, __m256i x, __m256i bound, __m256i index, __m256i other) {
+  const __m256i at_least = _mm256_cmpeq_epi16(_mm256_max_epu16(x, bound), x);
+  return _mm256_blendv_epi8(other, lookup_halves(table, index), at_least);
+}
+static inline U32x16 lookup_halves_from(HalfTable table, U32x16 x, U32x16 bound, U32x16 index, U32x16 other) {
+  return {lookup_halves_from(table, x.lo, bound.lo, index.lo, other.lo),
+          lookup_halves_from(table, x.hi, bound.hi, index.hi, other.hi)};
+}
+static inline F32x16 broadcast_halves(float a, float b) { return {_mm256_set1_ps(a), _mm256_set1_ps(b)}; }
+static inline F32x16 first_lanes(F32x16 x, int n) {
+  return {_mm256_and_ps(x.lo, _mm256_castsi256_ps(lane_mask(n))),
+          _mm256_and_ps(x.hi, _mm256_castsi256_ps(lane_mask(n - 8)))};
+}
+static inline __m256i round_bf16(__m256 x) {  // in words
+  const __m256i u = _mm256_castps_si256(x);
+  const __m256i upper = _mm256_srli_epi32(u, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i exponent = _mm256_and_si256(u, _mm256_set1_epi32(0x7f800000));
+  const __m256i tiny = _mm256_cmpeq_epi32(exponent, _mm256_setzero_si256());
+  const __m256i flushed = _mm256_blendv_epi8(rounded, _mm256_and_si256(upper, _mm256_set1_epi32(0x8000)), tiny);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(flushed, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), nan);
+}
+static inline __m256i round_bf16(F32x16 x) {
+  const __m256i packed = _mm256_packus_epi32(round_bf16(x.lo), round_bf16(x.hi));
+  return _mm256_permute4x64_epi64(packed, 0xd8);  // packus works within 128-bit lanes
+}
 static inline __m256 widen_bf16(const void* p) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))), 16));
@@ -99,6 +161,7 @@ static inline float tree_sum(F32x16 x) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+static inline __m256 tree_step8(F32x16 x) { return _mm256_add_ps(x.lo, x.hi); }
 static inline float tree_max(F32x16 x) {
   const __m256 eight = _mm256_max_ps(x.lo, x.hi);
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -57,6 +57,54 @@ template <int kBits>
 static inline U32x16 shift_right(U32x16 x) {
   return _mm512_srli_epi32(x, kBits);
 }
+// mask ? a : b, bit by bit.
+static inline U32x16 select_bits(U32x16 mask, U32x16 a, U32x16 b) {
+  return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+}
+
+// Halves: a word as two 16-bit numbers.
+static inline U32x16 add_halves(U32x16 a, U32x16 b) { return _mm512_add_epi16(a, b); }
+template <int kBits>
+static inline U32x16 shift_left_halves(U32x16 x) {
+  return _mm512_slli_epi16(x, kBits);
+}
+template <int kBits>
+static inline U32x16 shift_right_halves(U32x16 x) {
+  return _mm512_srli_epi16(x, kBits);
+}
+// 16 entries of 16 bits, chosen by the low 4 bits of each half. Entry 0 is 0.
+using HalfTable = __m512i;
+static inline HalfTable load_half_table(const uint16_t* entries) {
+  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(entries)));
+}
+static inline U32x16 lookup_halves(HalfTable table, U32x16 x) { return _mm512_permutexvar_epi16(x, table); }
+// In halves where x (unsigned) is at least `bound`, the table's entry for `index`; elsewhere `other`.
+static inline U32x16 lookup_halves_from(HalfTable table, U32x16 x, U32x16 bound, U32x16 index, U32x16 other) {
+  return _mm512_mask_permutexvar_epi16(other, _mm512_cmpge_epu16_mask(x, bound), index, table);
+}
+
+// a in lanes 0 .. 7, b in lanes 8 .. 15.
+static inline F32x16 broadcast_halves(float a, float b) {
+  return _mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));
+}
+// x in lanes 0 .. n-1, +0 in the others.
+static inline F32x16 first_lanes(F32x16 x, int n) {
+  return _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << n) - 1u), x);
+}
+
+// 16 fp32 to bf16, nearest even, in order: denormals to zeros of their sign, NaN quieted. Integer steps: independent of
+// MXCSR.
+static inline __m256i round_bf16(F32x16 x) {
+  const __m512i u = _mm512_castps_si512(x);
+  const __m512i upper = _mm512_srli_epi32(u, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 tiny = _mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000));
+  rounded = _mm512_mask_and_epi32(rounded, tiny, upper, _mm512_set1_epi32(0x8000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
+}
+
 // 16 consecutive bf16 as fp32, exact; _n: the first n, the others +0.
 static inline F32x16 load_bf16(const void* p) {
   return bits_to_float(
@@ -72,6 +120,9 @@ static inline float tree_sum(F32x16 x) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline __m256 tree_step8(F32x16 x) {
+  return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
 }
 // The largest lane; with a NaN among them, any lane's value or NaN.
 static inline float tree_max(F32x16 x) {

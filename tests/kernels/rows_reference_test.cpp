@@ -98,6 +98,15 @@ TEST_CASE("software flush: the same bits as this CPU in flush mode, around the s
     check_against_hardware(-tail, std::ldexp(1.0f, -75), least);
     check_against_hardware(tail, std::ldexp(1.0f, -75), -std::nextafter(least, 1.0f));
   }
+  // 2^-126 - 2^-151 (1 + y^3) and 2^-126 - 2^-151 (1 - x^2): on either side of the limit of tininess, by less than
+  // double can tell.
+  const float y = 0x1p-12f, x = 0x1p-16f;
+  for (const float sign : {1.0f, -1.0f}) {
+    check_against_hardware(sign * (1 + y) * 0x1p-75f, (y * y - y + 1) * 0x1p-76f, -sign * least);
+    check_against_hardware(sign * (1 + x) * 0x1p-75f, (1 - x) * 0x1p-76f, -sign * least);
+  }
+  CHECK(reference::fma((1 + y) * 0x1p-75f, (y * y - y + 1) * 0x1p-76f, -least) == 0.0f);
+  CHECK(reference::fma((1 + x) * 0x1p-75f, (1 - x) * 0x1p-76f, -least) == -least);
 }
 
 TEST_CASE("rmsnorm and rotation: the formula in double") {

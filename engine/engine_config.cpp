@@ -1,0 +1,46 @@
+#include "engine/engine_config.h"
+
+#include <array>
+#include <utility>
+
+namespace ft {
+namespace {
+
+// The spellings used on command lines and in profiles: keys, renaming one needs a profile migration.
+constexpr std::array<std::pair<Strategy, std::string_view>, 4> kStrategyNames = {{
+    {Strategy::kResident, "resident"},
+    {Strategy::kOffload, "offload"},
+    {Strategy::kCpu, "cpu"},
+    {Strategy::kHybrid, "hybrid"},
+}};
+constexpr std::array<std::pair<Numerics, std::string_view>, 2> kNumericsNames = {{
+    {Numerics::kServe, "serve"},
+    {Numerics::kReference, "reference"},
+}};
+
+template <class Table, class Value>
+std::string_view name_of(const Table& table, Value value) {
+  for (const auto& [candidate, name] : table) {
+    if (candidate == value) return name;
+  }
+  return "unknown";
+}
+
+template <class Value, size_t n>
+std::optional<Value> value_of(const std::array<std::pair<Value, std::string_view>, n>& table, std::string_view name) {
+  for (const auto& [value, candidate] : table) {
+    if (candidate == name) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view strategy_name(Strategy strategy) { return name_of(kStrategyNames, strategy); }
+std::optional<Strategy> strategy_by_name(std::string_view name) { return value_of(kStrategyNames, name); }
+
+std::string_view device_name(Device device) { return device == Device::kHost ? "host" : "cuda"; }
+
+std::optional<Numerics> numerics_by_name(std::string_view name) { return value_of(kNumericsNames, name); }
+
+}  // namespace ft

@@ -1,0 +1,254 @@
+#include "engine/experts/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/base/error.h"
+#include "kernels/ops/activations.h"
+
+namespace ft {
+namespace {
+
+// Sizes saturate here instead of overflowing: more than any machine has, so they never fit.
+constexpr int64_t kTooMany = std::numeric_limits<int64_t>::max();
+
+int64_t times(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? kTooMany : result;
+}
+
+int64_t plus(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? kTooMany : result;
+}
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes == kTooMany) return "more than 8 EiB";
+  const auto tenths = [bytes](int shift) {
+    const int64_t unit = int64_t{1} << shift;
+    return std::to_string(bytes / unit) + "." + std::to_string(bytes % unit * 10 / unit);
+  };
+  if (bytes >= int64_t{1} << 30) return tenths(30) + " GiB (" + std::to_string(bytes) + " bytes)";
+  if (bytes >= int64_t{1} << 20) return tenths(20) + " MiB (" + std::to_string(bytes) + " bytes)";
+  return std::to_string(bytes) + " bytes";
+}
+
+void require_range(const std::string& what, const std::string& option, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return;
+  throw Error(ErrorKind::kUsage, {.what = what + " out of range",
+                                  .value = std::to_string(value),
+                                  .allowed = std::to_string(low) + " to " + std::to_string(high),
+                                  .path = option});
+}
+
+void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config) {
+  require_range("layers", "config.json", geometry.layers, 1, kMaxLayers);
+  require_range("MoE layers", "config.json", static_cast<int64_t>(geometry.moe_layers.size()), 1, geometry.layers);
+  require_range("experts per layer", "config.json", geometry.expert.experts, 1, kMaxExperts);
+  require_range("experts per token", "config.json", geometry.expert.top_k, 1,
+                std::min<int64_t>(kMaxTopK, geometry.expert.experts));
+  constexpr int64_t kMaxWidth = int64_t{1} << 24;  // far above any model; keeps sums of a few widths exact
+  for (const auto& [name, value] : {std::pair<const char*, int64_t>{"hidden size", geometry.hidden},
+                                    {"expert hidden size", geometry.expert.hidden},
+                                    {"expert intermediate size", geometry.expert.intermediate},
+                                    {"vocabulary", geometry.vocab},
+                                    {"attention heads", geometry.heads},
+                                    {"KV heads", geometry.kv_heads},
+                                    {"head dimension", geometry.head_dim}}) {
+    require_range(name, "config.json", value, 0, kMaxWidth);
+  }
+  require_range("layers with a KV cache", "config.json", geometry.kv_layers, 0, geometry.layers);
+  require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
+  require_range("bytes of the expert banks", "weights", formats.expert_bytes_total, 0, kTooMany);
+  require_range("bytes of the dense weights", "weights", formats.dense_bytes, 0, kTooMany);
+  require_range("batch", "--batch", config.max_batch, 1, kMaxBatch);
+  require_range("context", "--context", config.max_context, 1, std::max<int64_t>(1, geometry.max_positions));
+  require_range("prefill chunk", "serve.prefill_chunk", config.prefill_chunk, 1, kMaxPrefillChunk);
+  require_range("threads", "--threads", config.threads, 1, kMaxThreads);
+}
+
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  int64_t per_token = times(times(2, geometry.kv_layers), times(geometry.kv_heads, geometry.head_dim));
+  per_token = times(per_token, 2);  // bf16
+  return times(per_token, times(config.max_batch, config.max_context));
+}
+
+int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
+
+// Everything but the slots, and how much of each kind of memory is there.
+struct FixedPools {
+  int64_t dense = 0, kv = 0, activations = 0, logits = 0, banks = 0, staging = 0;
+  int64_t device_memory = 0, host_memory = 0;
+  bool one_memory = false;
+
+  int64_t device() const { return plus(plus(dense, kv), plus(activations, logits)); }
+  int64_t host() const { return plus(banks, staging); }
+};
+
+FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                       const MemoryInputs& inputs) {
+  check_ranges(geometry, formats, config);
+  FixedPools pools;
+  pools.dense = formats.dense_bytes;
+  pools.kv = kv_cache_bytes(geometry, config);
+  pools.activations = activation_bytes(geometry, config);
+  pools.logits = times(times(step_tokens(config), geometry.vocab), sizeof(float));
+  pools.banks = formats.expert_bytes_total;
+  pools.one_memory = inputs.device == Device::kHost;
+  if (!pools.one_memory) {
+    // What the CPU arm and the device exchange per step: packed activations in, one output row per pick back.
+    const int64_t in = times(activation_words(geometry.expert.hidden), sizeof(uint32_t));
+    const int64_t out = times(times(geometry.expert.top_k, geometry.expert.hidden), sizeof(float));
+    pools.staging = times(config.max_batch, plus(in, out));
+  }
+  pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
+  if (config.host_memory_limit_bytes) pools.host_memory = std::min(pools.host_memory, *config.host_memory_limit_bytes);
+  pools.device_memory = std::max<int64_t>(0, inputs.device_memory_bytes);
+  if (pools.one_memory && pools.device_memory == 0) pools.device_memory = pools.host_memory;
+  if (config.device_memory_limit_bytes) {
+    pools.device_memory = std::min(pools.device_memory, *config.device_memory_limit_bytes);
+  }
+  return pools;
+}
+
+struct Want {
+  const char* name;
+  int64_t bytes;
+  const char* action;
+};
+
+// Fails at the first pool, in this order, that is too large for what those before it left.
+void require_fit(std::initializer_list<Want> wants, int64_t memory, const std::string& memory_name) {
+  int64_t left = memory;
+  for (const Want& want : wants) {
+    if (want.bytes > left) {
+      throw Error(ErrorKind::kFailed, {.what = std::string("not enough ") + memory_name + " for the " + want.name,
+                                       .value = bytes_text(want.bytes),
+                                       .allowed = bytes_text(left) + " left of " + bytes_text(memory),
+                                       .action = want.action,
+                                       .path = want.name});
+    }
+    left -= want.bytes;
+  }
+}
+
+constexpr const char* kRaiseDevice = "raise --vram-limit";
+constexpr const char* kShortenContext = "lower --context or --batch, or raise --vram-limit";
+constexpr const char* kRaiseHost = "raise --host-memory, free memory, or take a smaller model";
+constexpr const char* kRaiseHostOrContext = "lower --context or --batch, raise --host-memory, or free memory";
+
+void require_fixed_fit(const FixedPools& pools) {
+  require_fit({{"dense weights", pools.dense, kRaiseDevice},
+               {"kv cache", pools.kv, kShortenContext},
+               {"activations", pools.activations, "lower --batch, or raise --vram-limit"},
+               {"logits", pools.logits, "lower --batch, or raise --vram-limit"}},
+              pools.device_memory, "device memory");
+  if (!pools.one_memory) {
+    require_fit({{"expert banks", pools.banks, kRaiseHost}, {"staging", pools.staging, kRaiseHost}}, pools.host_memory,
+                "host memory");
+    return;
+  }
+  require_fit({{"expert banks", pools.banks, kRaiseHost},
+               {"dense weights", pools.dense, kRaiseHost},
+               {"kv cache", pools.kv, kRaiseHostOrContext},
+               {"activations", pools.activations, kRaiseHostOrContext},
+               {"logits", pools.logits, kRaiseHostOrContext}},
+              pools.host_memory, "host memory");
+}
+
+SlotBounds bounds_of(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                     const FixedPools& pools) {
+  int64_t left = pools.device_memory - pools.device();
+  if (pools.one_memory) left = std::min(left, pools.host_memory - plus(pools.device(), pools.host()));
+  SlotBounds bounds;
+  bounds.max = std::min(left / formats.expert_bytes_max, geometry.total_experts());
+  bounds.min = std::min<int64_t>(geometry.expert.experts, int64_t{geometry.expert.top_k} * config.max_batch);
+  return bounds;
+}
+
+void check_slots(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                 const FixedPools& pools, const SlotBounds& bounds) {
+  const int64_t all = geometry.total_experts();
+  const bool resident = config.strategy == Strategy::kResident;
+  if (config.slots == 0 && config.strategy == Strategy::kCpu) return;
+  const int64_t low = resident ? all : bounds.min;
+  if (low <= config.slots && config.slots <= bounds.max) return;
+
+  const int64_t wanted = std::clamp(config.slots, low, all);
+  if (config.slots >= low && config.slots <= all) {  // a fine count, but no room
+    throw Error(ErrorKind::kFailed,
+                {.what = "not enough memory for the expert slots",
+                 .value = std::to_string(wanted) + " slots, " + bytes_text(times(wanted, formats.expert_bytes_max)),
+                 .allowed = "at most " + std::to_string(bounds.max) + " slots beside " + bytes_text(pools.device()) +
+                            " on a device of " + bytes_text(pools.device_memory),
+                 .action = bounds.max >= bounds.min && !resident
+                               ? "lower --slots, or raise --vram-limit"
+                               : "raise --vram-limit, lower --batch or --context, or choose --strategy cpu",
+                 .path = "expert slots"});
+  }
+  throw Error(ErrorKind::kUsage,
+              {.what = "expert slots out of range for the strategy " + std::string(strategy_name(config.strategy)),
+               .value = std::to_string(config.slots),
+               .allowed = resident ? std::to_string(all) + " (all experts)"
+                                   : std::to_string(low) + " to " + std::to_string(std::max(low, bounds.max)),
+               .action = resident ? "leave --slots out, or choose another --strategy"
+                                  : "change --slots or --batch: one layer's distinct experts must fit",
+               .path = "--slots"});
+}
+
+}  // namespace
+
+int64_t MemoryPlan::pool_bytes(std::string_view name) const {
+  for (const MemoryPool& pool : pools) {
+    if (pool.name == name) return pool.bytes;
+  }
+  return 0;
+}
+
+int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  const int64_t tokens = step_tokens(config);
+  const int64_t attention = int64_t{geometry.heads} * geometry.head_dim;
+  const int64_t keys = geometry.kv_heads * geometry.head_dim;
+  const int64_t widest = std::max({geometry.hidden, attention, geometry.expert.intermediate});
+  // fp32 rows: residual, normed, out and merge; query and attention; key and value; gate and up of a dense layer or
+  // shared expert, for which four hidden sizes are the widest in use.
+  int64_t row = 4 * geometry.hidden + 2 * attention + 2 * keys + 2 * std::max(4 * geometry.hidden, widest);
+  row += geometry.expert.experts + 2 * int64_t{geometry.expert.top_k};  // router logits, picks and weights
+  row += activation_words(std::max(4 * geometry.hidden, widest));       // packed input of a product
+  // Per pick: the packed gate x up product and the output row that waits for the merge in slot order.
+  row += geometry.expert.top_k * (activation_words(geometry.expert.intermediate) + geometry.expert.hidden);
+  const int64_t per_step = times(times(tokens, row), sizeof(float));
+  // Tables of cos and sin per position, and per thread one row of attention scores and one accumulator.
+  const int64_t tables = times(times(config.max_context, geometry.head_dim), sizeof(float));
+  const int64_t scratch = times(times(config.threads, plus(config.max_context, 2 * geometry.head_dim)), sizeof(float));
+  return plus(per_step, plus(tables, scratch));
+}
+
+SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                       const MemoryInputs& inputs) {
+  const FixedPools pools = fixed_pools(geometry, formats, config, inputs);
+  require_fixed_fit(pools);
+  return bounds_of(geometry, formats, config, pools);
+}
+
+MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                       const MemoryInputs& inputs) {
+  const FixedPools pools = fixed_pools(geometry, formats, config, inputs);
+  require_fixed_fit(pools);
+  const SlotBounds bounds = bounds_of(geometry, formats, config, pools);
+  check_slots(geometry, formats, config, pools, bounds);
+  const int64_t slots = times(config.slots, formats.expert_bytes_max);
+  MemoryPlan plan;
+  plan.pools = {{"dense weights", pools.dense, true}, {"expert slots", slots, true},
+                {"kv cache", pools.kv, true},         {"activations", pools.activations, true},
+                {"logits", pools.logits, true},       {"expert banks", pools.banks, false},
+                {"staging", pools.staging, false}};
+  plan.device_bytes = plus(pools.device(), slots);
+  plan.host_bytes = pools.host();
+  plan.min_slots = bounds.min;
+  plan.max_slots = bounds.max;
+  return plan;
+}
+
+}  // namespace ft

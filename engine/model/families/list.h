@@ -1,0 +1,12 @@
+// One maker per family file; family.cpp lists them.
+#pragma once
+
+#include <memory>
+
+#include "engine/model/family.h"
+
+namespace ft {
+
+std::unique_ptr<Family> make_qwen3_moe(const Json& config);
+
+}  // namespace ft

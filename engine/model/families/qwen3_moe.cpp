@@ -1,0 +1,263 @@
+// qwen3_moe: grouped-query attention with per-head q/k norm and half-split rotation, softmax router, gated experts;
+// some layers may have a dense gated MLP instead. Source: Hugging Face transformers 5.17, models/qwen3_moe.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine_config.h"
+#include "engine/model/config_reader.h"
+#include "engine/model/families/list.h"
+#include "engine/runtime/backend.h"
+#include "kernels/base/error.h"
+#include "kernels/ops/attention.h"
+
+namespace ft {
+namespace {
+
+// No product of these reaches 2^62: the largest is all expert weights in bf16, 2^10 * 2^12 * 3 * 2^17 * 2^17 * 2 bytes.
+constexpr int64_t kMaxHidden = int64_t{1} << 17;
+constexpr int64_t kMaxExpertIntermediate = int64_t{1} << 17;
+constexpr int64_t kMaxDenseIntermediate = kMaxMatrixCols;
+constexpr int64_t kMaxVocab = kMaxMatrixRows;
+constexpr int64_t kMaxHeadsWidth = kMaxMatrixCols;  // num_attention_heads * head_dim
+constexpr int64_t kMaxHeads = 1024;
+
+struct Qwen3MoeConfig {
+  ModelGeometry geometry;
+  std::vector<bool> is_moe;  // per layer
+  int64_t dense_intermediate = 0;
+  float norm_eps = 0;
+  bool renormalize = false;
+  bool tied = false;
+  bool attention_bias = false;
+  int64_t window = 0;  // 0: none
+  RopeSettings rope;
+};
+
+void read_experts(const ConfigReader& reader, Qwen3MoeConfig& config) {
+  ExpertGeometry& expert = config.geometry.expert;
+  expert.hidden = config.geometry.hidden;
+  expert.intermediate = reader.integer("moe_intermediate_size", 1, kMaxExpertIntermediate, 768);
+  expert.experts = static_cast<int>(reader.integer_aliased("num_experts", "num_local_experts", 1, kMaxExperts, 128));
+  expert.top_k =
+      static_cast<int>(reader.integer("num_experts_per_tok", 1, std::min<int64_t>(kMaxTopK, expert.experts), 8));
+  config.renormalize = reader.boolean("norm_topk_prob", false);
+  config.dense_intermediate = reader.integer("intermediate_size", 1, kMaxDenseIntermediate, 6144);
+
+  const int64_t step = reader.integer("decoder_sparse_step", 1, kMaxLayers, 1);
+  const std::vector<int64_t> dense = reader.integers("mlp_only_layers", 0, kMaxLayers - 1, kMaxLayers);
+  for (int layer = 0; layer < config.geometry.layers; ++layer) {
+    const bool moe = (layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
+    config.is_moe.push_back(moe);
+    if (moe) config.geometry.moe_layers.push_back(layer);
+  }
+  if (config.geometry.moe_layers.empty()) {
+    const bool by_step = step > config.geometry.layers;
+    reader.refuse(by_step ? "decoder_sparse_step" : "mlp_only_layers", "values that leave a layer with experts");
+  }
+}
+
+void read_attention(const ConfigReader& reader, Qwen3MoeConfig& config) {
+  ModelGeometry& geometry = config.geometry;
+  geometry.heads = static_cast<int>(reader.integer("num_attention_heads", 1, kMaxHeads, 32));
+  geometry.kv_heads = reader.integer("num_key_value_heads", 1, geometry.heads, 4);
+  if (geometry.heads % geometry.kv_heads != 0) {
+    reader.refuse("num_key_value_heads", "a divisor of num_attention_heads, " + std::to_string(geometry.heads));
+  }
+  if (!reader.has("head_dim") && geometry.hidden % geometry.heads != 0) {
+    reader.refuse("head_dim", "a value, since hidden_size is not a multiple of num_attention_heads");
+  }
+  const int64_t implied = geometry.hidden / geometry.heads;
+  geometry.head_dim = reader.has("head_dim") ? reader.integer("head_dim", 2, kMaxHeadDim) : implied;
+  if (geometry.head_dim < 2 || geometry.head_dim > kMaxHeadDim || geometry.head_dim % 2 != 0) {
+    reader.refuse("head_dim", "an even number from 2 to " + std::to_string(kMaxHeadDim) +
+                                  " (absent: hidden_size / num_attention_heads, here " + std::to_string(implied) + ")");
+  }
+  if (geometry.heads * geometry.head_dim > kMaxHeadsWidth) {
+    reader.refuse("num_attention_heads", "at most " + std::to_string(kMaxHeadsWidth / geometry.head_dim) +
+                                             " with a head_dim of " + std::to_string(geometry.head_dim));
+  }
+  geometry.kv_layers = geometry.layers;
+  config.attention_bias = reader.boolean("attention_bias", false);
+}
+
+// transformers 5 applies the window to every layer; max_window_layers of older configurations has no effect there. An
+// explicit null means no window, an absent key the default.
+int64_t read_window(const Json& json, const ConfigReader& reader) {
+  const bool is_null = json.contains("sliding_window") && json["sliding_window"].is_null();
+  if (!reader.boolean("use_sliding_window", false) || is_null) return 0;
+  return reader.integer("sliding_window", 1, kMaxModelPositions, 4096);
+}
+
+Qwen3MoeConfig read_config(const Json& json) {
+  const ConfigReader reader(json);
+  Qwen3MoeConfig config;
+  ModelGeometry& geometry = config.geometry;
+  geometry.family = "qwen3_moe";
+  reader.text("hidden_act", {"silu"}, "silu");
+  geometry.layers = static_cast<int>(reader.integer("num_hidden_layers", 1, kMaxLayers, 24));
+  geometry.hidden = reader.integer("hidden_size", 1, kMaxHidden, 2048);
+  geometry.vocab = reader.integer("vocab_size", 1, kMaxVocab, 151936);
+  geometry.max_positions = reader.integer("max_position_embeddings", 1, kMaxModelPositions, 32768);
+  config.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-12, 0.1, 1e-6));
+  config.tied = reader.boolean("tie_word_embeddings", false);
+  read_attention(reader, config);
+  config.window = read_window(json, reader);
+  read_experts(reader, config);
+  reader.number("partial_rotary_factor", 1, 1, 1);
+  config.rope = read_rope_settings(json, geometry.head_dim, geometry.max_positions);
+  return config;
+}
+
+struct AttentionWeights {
+  VectorId norm;
+  MatrixId query, key, value, out;
+  VectorId query_bias, key_bias, value_bias, out_bias;
+  VectorId query_norm, key_norm;
+};
+
+struct MlpWeights {
+  VectorId norm;
+  MatrixId router;          // MoE layers
+  MatrixId gate, up, down;  // dense layers
+};
+
+struct Layer {
+  AttentionWeights attention;
+  MlpWeights mlp;
+  int moe_layer = -1;  // -1: dense
+};
+
+class Qwen3Moe final : public Family {
+ public:
+  explicit Qwen3Moe(const Json& json) : config_(read_config(json)) {
+    const ModelGeometry& g = config_.geometry;
+    table_ = list_.table({"model.embed_tokens.weight"}, g.vocab, g.hidden);
+    for (int layer = 0; layer < g.layers; ++layer) declare_layer(layer);
+    norm_ = list_.vector({"model.norm.weight"}, g.hidden);
+    head_ = list_.matrix({config_.tied ? "model.embed_tokens" : "lm_head"}, g.vocab, g.hidden, /*keep_bf16=*/true);
+  }
+
+  const ModelGeometry& geometry() const override { return config_.geometry; }
+  WeightList declare_weights() const override { return list_; }
+
+  int64_t width(Slot slot) const override {
+    const ModelGeometry& g = config_.geometry;
+    const bool has_dense = g.moe_layers.size() < static_cast<size_t>(g.layers);
+    switch (slot) {
+      case Slot::kResidual:
+      case Slot::kNormed:
+      case Slot::kOut:
+        return g.hidden;
+      case Slot::kQuery:
+      case Slot::kAttention:
+        return g.heads * g.head_dim;
+      case Slot::kKey:
+      case Slot::kValue:
+        return g.kv_heads * g.head_dim;
+      case Slot::kGate:
+      case Slot::kUp:
+        return has_dense ? config_.dense_intermediate : 0;
+    }
+    return 0;
+  }
+
+  RopeTable make_rope(int64_t positions) const override { return make_rope_table(config_.rope, positions); }
+
+  void forward(Backend& backend, const ModelWeights&, const StepBatch&) const override {
+    backend.embed(table_, Slot::kResidual);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      attend(backend, layers_[i].attention, static_cast<int>(i));
+      backend.rmsnorm(Slot::kResidual, layers_[i].mlp.norm, config_.norm_eps, Slot::kNormed);
+      if (layers_[i].moe_layer >= 0) {
+        backend.moe({layers_[i].moe_layer, layers_[i].mlp.router, config_.renormalize}, Slot::kNormed, Slot::kOut);
+      } else {
+        dense_mlp(backend, layers_[i].mlp);
+      }
+      backend.add(Slot::kResidual, Slot::kOut);
+    }
+    backend.logits(Slot::kResidual, norm_, config_.norm_eps, head_);
+  }
+
+ private:
+  void declare_layer(int layer) {
+    const ModelGeometry& g = config_.geometry;
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    Layer weights;
+    weights.attention = declare_attention(prefix);
+    weights.mlp.norm = list_.vector({prefix + "post_attention_layernorm.weight"}, g.hidden);
+    const std::string mlp = prefix + "mlp.";
+    if (config_.is_moe[static_cast<size_t>(layer)]) {
+      weights.moe_layer = static_cast<int>(list_.expert_layers.size());
+      weights.mlp.router = list_.matrix({mlp + "gate"}, g.expert.experts, g.hidden, /*keep_bf16=*/true);
+      list_.expert_layer({mlp + "experts."});
+    } else {
+      weights.mlp.gate = list_.matrix({mlp + "gate_proj"}, config_.dense_intermediate, g.hidden);
+      weights.mlp.up = list_.matrix({mlp + "up_proj"}, config_.dense_intermediate, g.hidden);
+      weights.mlp.down = list_.matrix({mlp + "down_proj"}, g.hidden, config_.dense_intermediate);
+    }
+    layers_.push_back(weights);
+  }
+
+  AttentionWeights declare_attention(const std::string& prefix) {
+    const ModelGeometry& g = config_.geometry;
+    const int64_t q_width = g.heads * g.head_dim;
+    const int64_t kv_width = g.kv_heads * g.head_dim;
+    const std::string self = prefix + "self_attn.";
+    AttentionWeights weights;
+    weights.norm = list_.vector({prefix + "input_layernorm.weight"}, g.hidden);
+    weights.query = list_.matrix({self + "q_proj"}, q_width, g.hidden);
+    weights.key = list_.matrix({self + "k_proj"}, kv_width, g.hidden);
+    weights.value = list_.matrix({self + "v_proj"}, kv_width, g.hidden);
+    weights.out = list_.matrix({self + "o_proj"}, g.hidden, q_width);
+    weights.query_norm = list_.vector({self + "q_norm.weight"}, g.head_dim);
+    weights.key_norm = list_.vector({self + "k_norm.weight"}, g.head_dim);
+    if (config_.attention_bias) {
+      weights.query_bias = list_.vector({self + "q_proj.bias"}, q_width);
+      weights.key_bias = list_.vector({self + "k_proj.bias"}, kv_width);
+      weights.value_bias = list_.vector({self + "v_proj.bias"}, kv_width);
+      weights.out_bias = list_.vector({self + "o_proj.bias"}, g.hidden);
+    }
+    return weights;
+  }
+
+  void attend(Backend& backend, const AttentionWeights& w, int layer) const {
+    const ModelGeometry& g = config_.geometry;
+    backend.rmsnorm(Slot::kResidual, w.norm, config_.norm_eps, Slot::kNormed);
+    backend.linear(Slot::kNormed, {{w.query, w.query_bias, Slot::kQuery},
+                                   {w.key, w.key_bias, Slot::kKey},
+                                   {w.value, w.value_bias, Slot::kValue}});
+    AttentionSpec spec;
+    spec.kv_layer = layer;
+    spec.heads = g.heads;
+    spec.kv_heads = static_cast<int>(g.kv_heads);
+    spec.head_dim = g.head_dim;
+    spec.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(g.head_dim)));
+    spec.window = config_.window;
+    spec.q_norm = w.query_norm;
+    spec.k_norm = w.key_norm;
+    spec.norm_eps = config_.norm_eps;
+    backend.attention(spec);
+    backend.linear(Slot::kAttention, {{w.out, w.out_bias, Slot::kOut}});
+    backend.add(Slot::kResidual, Slot::kOut);
+  }
+
+  static void dense_mlp(Backend& backend, const MlpWeights& w) {
+    backend.linear(Slot::kNormed, {{w.gate, {}, Slot::kGate}, {w.up, {}, Slot::kUp}});
+    backend.silu_mul(Slot::kGate, Slot::kUp, Slot::kGate);
+    backend.linear(Slot::kGate, {{w.down, {}, Slot::kOut}});
+  }
+
+  Qwen3MoeConfig config_;
+  WeightList list_;
+  TableId table_;
+  std::vector<Layer> layers_;
+  VectorId norm_;
+  MatrixId head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Family> make_qwen3_moe(const Json& config) { return std::make_unique<Qwen3Moe>(config); }
+
+}  // namespace ft

@@ -1,0 +1,36 @@
+#include "engine/model/family.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/model/families/list.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr std::array kFamilies = {
+    FamilyDesc{"qwen3_moe", make_qwen3_moe},
+};
+
+}  // namespace
+
+std::span<const FamilyDesc> families() { return kFamilies; }
+
+std::unique_ptr<Family> make_family(const Json& config) {
+  std::string given, supported;
+  if (config.is_object()) {
+    const auto it = config.find("model_type");
+    if (it != config.end()) given = it->is_string() ? it->get<std::string>() : it->type_name();
+  }
+  for (const FamilyDesc& family : kFamilies) {
+    if (family.model_type == given) return family.make(config);
+    supported += (supported.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  throw Error(ErrorKind::kFailed, {.what = "this kind of model is not supported",
+                                   .value = given.empty() ? "absent" : given,
+                                   .allowed = supported,
+                                   .path = "model_type"});
+}
+
+}  // namespace ft

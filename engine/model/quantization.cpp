@@ -1,0 +1,276 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "engine/model/quantization.h"
+
+#include <pcre2.h>
+
+#include <array>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "engine/model/config_reader.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr const char* kPrefix = "quantization_config.";
+constexpr uint32_t kRegexMatchLimit = 100'000;  // PCRE2 steps: a hostile pattern is an error, not a hang
+constexpr size_t kMaxRegexes = 4096;
+constexpr size_t kMaxGroups = 64;
+
+// Index of the ']' that closes the set at pattern[open], or npos (then '[' is an ordinary character).
+size_t set_end(std::string_view pattern, size_t open) {
+  size_t i = open + 1;
+  if (i < pattern.size() && pattern[i] == '!') ++i;
+  if (i < pattern.size() && pattern[i] == ']') ++i;
+  return pattern.find(']', i);
+}
+
+bool in_set(std::string_view set, char c) {
+  const bool negated = !set.empty() && set[0] == '!';
+  bool found = false;
+  for (size_t i = negated ? 1 : 0; i < set.size(); ++i) {
+    if (i + 2 < set.size() && set[i + 1] == '-') {
+      found |= set[i] <= c && c <= set[i + 2];
+      i += 2;
+    } else {
+      found |= set[i] == c;
+    }
+  }
+  return found != negated;
+}
+
+// Length of the pattern element at `p` when it matches one character, 0 when it does not.
+size_t match_one(std::string_view pattern, size_t p, char c) {
+  if (pattern[p] == '?') return 1;
+  if (pattern[p] == '[') {
+    const size_t end = set_end(pattern, p);
+    if (end != std::string_view::npos) return in_set(pattern.substr(p + 1, end - p - 1), c) ? end - p + 1 : 0;
+  }
+  return pattern[p] == c ? 1 : 0;
+}
+
+// `name` itself, then what encloses it: "a.b.c", "a.b", "a".
+bool any_ancestor(std::string_view name, const std::function<bool(std::string_view)>& matches) {
+  while (true) {
+    if (matches(name)) return true;
+    const size_t dot = name.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    name = name.substr(0, dot);
+  }
+}
+
+class Regex {
+ public:
+  Regex(const std::string& pattern, const ConfigReader& reader, std::string_view key) {
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_ANCHORED, &code,
+                              &offset, nullptr));
+    if (!code_) {
+      std::array<PCRE2_UCHAR, 128> message{};
+      pcre2_get_error_message(code, message.data(), message.size());
+      reader.refuse(
+          key, "regular expressions after re:", "'" + pattern + "': " + reinterpret_cast<const char*>(message.data()));
+    }
+    match_.reset(pcre2_match_data_create(1, nullptr));
+    context_.reset(pcre2_match_context_create(nullptr));
+    FT_CHECK(match_ && context_);
+    pcre2_set_match_limit(context_.get(), kRegexMatchLimit);
+    pcre2_set_depth_limit(context_.get(), kRegexMatchLimit);
+  }
+
+  bool matches(std::string_view text) const {
+    const int rc = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, match_.get(),
+                               context_.get());
+    if (rc >= 0) return true;
+    if (rc == PCRE2_ERROR_NOMATCH) return false;
+    throw Error(ErrorKind::kFailed, {.what = "a pattern of quantization_config takes too long to match",
+                                     .value = std::string(text),
+                                     .action = "simplify the re: patterns of its ignore list"});
+  }
+
+ private:
+  template <auto F>
+  struct Free {
+    template <class T>
+    void operator()(T* object) const {
+      F(object);
+    }
+  };
+  std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code_;
+  std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> match_;
+  std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context_;
+};
+
+// A list of module names or patterns, in the language of one scheme.
+struct ModuleList {
+  std::set<std::string, std::less<>> names;
+  std::vector<std::string> globs;
+  std::vector<Regex> regexes;
+
+  void add_regexes(const std::vector<std::string>& entries, const ConfigReader& reader, std::string_view key) {
+    for (const std::string& entry : entries) {
+      if (entry.starts_with("re:")) {
+        if (regexes.size() == kMaxRegexes) reader.refuse(key, "at most " + std::to_string(kMaxRegexes) + " patterns");
+        regexes.emplace_back(entry.substr(3), reader, key);
+      } else {
+        names.insert(entry);
+      }
+    }
+  }
+  void add_globs(const std::vector<std::string>& entries) {
+    for (const std::string& entry : entries) {
+      if (entry.find_first_of("*?[") == std::string::npos) {
+        names.insert(entry);
+      } else {
+        globs.push_back(entry);
+      }
+    }
+  }
+  bool has_name(std::string_view module) const { return names.find(module) != names.end(); }
+  bool has_regex(std::string_view module) const {
+    for (const Regex& regex : regexes) {
+      if (regex.matches(module)) return true;
+    }
+    return false;
+  }
+  bool has_glob(std::string_view module) const {
+    for (const std::string& glob : globs) {
+      if (glob_match(glob, module)) return true;
+    }
+    return false;
+  }
+};
+
+std::vector<std::string> read_list(const ConfigReader& reader, std::string_view key) {
+  std::vector<std::string> entries = reader.texts(key, kMaxModulePatterns);
+  for (const std::string& entry : entries) {
+    if (entry.size() > kMaxPatternBytes) {
+      reader.refuse(key, "entries of at most " + std::to_string(kMaxPatternBytes) + " bytes");
+    }
+  }
+  return entries;
+}
+
+}  // namespace
+
+bool glob_match(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0;
+  size_t star = std::string_view::npos, star_text = 0;  // last '*', and where its match ends for now
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_text = t;
+      continue;
+    }
+    const size_t step = p < pattern.size() ? match_one(pattern, p, text[t]) : 0;
+    if (step != 0) {
+      p += step;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++star_text;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+struct QuantizationRules::State {
+  FormatId format = FormatId::kBf16;
+  ModuleList ignored;
+  ModuleList targets;                        // compressed-tensors; "Linear" means all
+  bool ancestors = false, suffixes = false;  // a name in `ignored` also covers what it encloses; or ends with it
+
+  void read_modelopt(const ConfigReader& reader) {
+    reader.text("quant_algo", {"NVFP4"});
+    reader.integer("group_size", 16, 16, 16);
+    format = FormatId::kNvfp4;
+    for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key));
+    ancestors = true;
+  }
+
+  void read_compressed_tensors(const ConfigReader& reader) {
+    reader.text("format", {"nvfp4-pack-quantized"});
+    format = FormatId::kNvfp4;
+    ignored.add_regexes(read_list(reader, "ignore"), reader, "ignore");
+    const Json* groups = reader.object("config_groups");
+    if (groups == nullptr) {
+      targets.names.insert("Linear");
+      return;
+    }
+    if (groups->size() > kMaxGroups) reader.refuse("config_groups", "at most " + std::to_string(kMaxGroups));
+    for (const auto& [name, group] : groups->items()) {
+      const ConfigReader group_reader(group, std::string(kPrefix) + "config_groups." + name + ".");
+      targets.add_regexes(read_list(group_reader, "targets"), group_reader, "targets");
+      if (const Json* weights = group_reader.object("weights")) {
+        const ConfigReader weights_reader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights.");
+        weights_reader.integer("num_bits", 4, 4, 4);
+        weights_reader.text("type", {"float"}, "float");
+        weights_reader.integer("group_size", 16, 16, 16);
+      }
+    }
+  }
+
+  void read_fp8(const ConfigReader& reader, const Json& config) {
+    check_fp8_block_size(config);
+    if (!reader.has("weight_block_size")) reader.refuse("weight_block_size", "[128, 128]");
+    reader.text("fmt", {"e4m3"}, "e4m3");
+    format = FormatId::kFp8Block;
+    for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
+      for (std::string& name : read_list(reader, key)) ignored.names.insert(std::move(name));
+    }
+    ancestors = suffixes = true;
+  }
+
+  bool is_ignored(std::string_view module) const {
+    if (ignored.has_regex(module)) return true;
+    const auto listed = [&](std::string_view name) { return ignored.has_name(name) || ignored.has_glob(name); };
+    if (ancestors ? any_ancestor(module, listed) : listed(module)) return true;
+    for (size_t dot = module.find('.'); suffixes && dot != std::string_view::npos; dot = module.find('.', dot + 1)) {
+      if (ignored.has_name(module.substr(dot + 1))) return true;
+    }
+    return false;
+  }
+
+  bool is_target(std::string_view module) const {
+    if (targets.names.empty() && targets.regexes.empty()) return true;
+    return targets.has_name("Linear") || targets.has_name(module) || targets.has_regex(module);
+  }
+};
+
+QuantizationRules::QuantizationRules(const Json& config) : state_(std::make_unique<State>()) {
+  const Json* settings = ConfigReader(config).object("quantization_config");
+  if (settings == nullptr) return;
+  const ConfigReader reader(*settings, kPrefix);
+  const std::string method = reader.text("quant_method", {"modelopt", "compressed-tensors", "fp8"});
+  if (method == "modelopt") state_->read_modelopt(reader);
+  if (method == "compressed-tensors") state_->read_compressed_tensors(reader);
+  if (method == "fp8") state_->read_fp8(reader, config);
+}
+
+QuantizationRules::~QuantizationRules() = default;
+
+FormatId QuantizationRules::format_of(std::string_view module) const {
+  return state_->is_target(module) && !state_->is_ignored(module) ? state_->format : FormatId::kBf16;
+}
+
+void check_fp8_block_size(const Json& config) {
+  const Json* settings = ConfigReader(config).object("quantization_config");
+  if (settings == nullptr) return;
+  const ConfigReader reader(*settings, kPrefix);
+  if (!reader.has("weight_block_size")) return;
+  const Json& size = (*settings)["weight_block_size"];
+  if (size == Json::array({128, 128})) return;
+  throw Error(ErrorKind::kFailed, {.what = "the fp8 scale blocks of this checkpoint are not supported",
+                                   .value = size.size() <= 4 ? size.dump() : std::string(size.type_name()),
+                                   .allowed = "[128, 128]",
+                                   .path = std::string(kPrefix) + "weight_block_size"});
+}
+
+}  // namespace ft

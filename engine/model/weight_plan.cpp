@@ -1,0 +1,130 @@
+#include "engine/model/weight_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "engine/model/family.h"
+#include "engine/model/quantization.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kNvfp4Group = 16;
+
+// The formats each matrix and each layer's experts have.
+struct Formats {
+  std::vector<FormatId> matrices;
+  std::vector<FormatId> experts;
+};
+
+Formats find_in_checkpoint(const Json& config, const ModelGeometry& geometry, WeightPlan& plan) {
+  const Detector detector(*plan.checkpoint, config);
+  Formats formats;
+  for (const MatrixSpec& spec : plan.list.matrices) {
+    plan.matrices.push_back(detector.matrix(spec));
+    formats.matrices.push_back(plan.matrices.back().format);
+  }
+  for (const VectorSpec& spec : plan.list.vectors) plan.vectors.push_back(&detector.vector(spec));
+  for (const TableSpec& spec : plan.list.tables) plan.tables.push_back(&detector.table(spec));
+  for (const ExpertLayerSpec& spec : plan.list.expert_layers) {
+    plan.experts.push_back(detector.experts(spec, geometry.expert));
+    formats.experts.push_back(plan.experts.back().front().gate.format);
+  }
+  return formats;
+}
+
+void check_columns(const std::string& module, FormatId format, int64_t cols) {
+  if (format != FormatId::kNvfp4 || cols % kNvfp4Group == 0) return;
+  throw Error(ErrorKind::kFailed, {.what = "config.json asks for a format that this matrix cannot have",
+                                   .value = "nvfp4 with " + std::to_string(cols) + " columns",
+                                   .allowed = "a multiple of 16 columns",
+                                   .path = module});
+}
+
+FormatId synthetic_experts(const QuantizationRules& rules, const ExpertLayerSpec& spec,
+                           const ExpertGeometry& geometry) {
+  const std::string first = spec.prefix + "0.";
+  const FormatId format = rules.format_of(first + spec.gate);
+  for (const std::string& part : {spec.up, spec.down}) {
+    if (rules.format_of(first + part) == format) continue;
+    throw Error(ErrorKind::kFailed, {.what = "quantization_config gives the matrices of an expert different formats",
+                                     .value = first + part,
+                                     .allowed = std::string(format_info(format).name) + ", as " + first + spec.gate});
+  }
+  check_columns(first + spec.gate, format, geometry.hidden);
+  check_columns(first + spec.down, format, geometry.intermediate);
+  return format;
+}
+
+Formats follow_config(const Json& config, const ModelGeometry& geometry, const WeightPlan& plan) {
+  const QuantizationRules rules(config);
+  Formats formats;
+  for (const MatrixSpec& spec : plan.list.matrices) {
+    const std::string& module = spec.stems.front();
+    const FormatId format = spec.keep_bf16 ? FormatId::kBf16 : rules.format_of(module);
+    check_columns(module, format, spec.cols);
+    formats.matrices.push_back(format);
+  }
+  for (const ExpertLayerSpec& spec : plan.list.expert_layers) {
+    formats.experts.push_back(synthetic_experts(rules, spec, geometry.expert));
+  }
+  return formats;
+}
+
+// "bf16+nvfp4", in the order of all_formats().
+std::string summary(std::span<const FormatId> used) {
+  std::string text;
+  for (const FormatInfo& info : all_formats()) {
+    if (std::find(used.begin(), used.end(), info.id) == used.end()) continue;
+    if (!text.empty()) text += '+';
+    text += info.name;
+  }
+  return text;
+}
+
+void lay_out(const Formats& found, const ModelGeometry& geometry, WeightPlan& plan) {
+  ModelFormats& formats = plan.formats;
+  formats.expert_format = found.experts;
+  formats.dense = summary(found.matrices);
+  formats.experts = summary(found.experts);
+  for (size_t i = 0; i < plan.list.matrices.size(); ++i) {
+    const MatrixSpec& spec = plan.list.matrices[i];
+    plan.layouts.push_back(format_info(found.matrices[i]).layout(spec.rows, spec.cols));
+    formats.dense_bytes += plan.layouts.back().bytes;
+  }
+  for (const VectorSpec& spec : plan.list.vectors) formats.dense_bytes += spec.size * int64_t{sizeof(float)};
+  formats.dense_bytes_per_token = formats.dense_bytes;
+  for (const TableSpec& spec : plan.list.tables) {
+    formats.dense_bytes += spec.rows * spec.cols * int64_t{sizeof(bf16)};
+    formats.dense_bytes_per_token += spec.cols * int64_t{sizeof(bf16)};
+  }
+  for (const FormatId format : found.experts) {
+    const ExpertLayout layout = expert_layout(format, geometry.expert.hidden, geometry.expert.intermediate);
+    plan.expert_layouts.push_back(layout);
+    formats.expert_bytes_max = std::max(formats.expert_bytes_max, layout.bytes);
+    formats.expert_bytes_total += layout.bytes * geometry.expert.experts;
+  }
+}
+
+}  // namespace
+
+WeightPlan plan_weights(const Family& family, const WeightSource& source) {
+  const Json config = load_model_config(source.model_path);
+  const ModelGeometry& geometry = family.geometry();
+  WeightPlan plan;
+  plan.list = family.declare_weights();
+  FT_CHECK(plan.list.expert_layers.size() == geometry.moe_layers.size());
+  if (!source.synthetic) plan.checkpoint = Checkpoint::open(source.model_path);
+  lay_out(source.synthetic ? follow_config(config, geometry, plan) : find_in_checkpoint(config, geometry, plan),
+          geometry, plan);
+  return plan;
+}
+
+ModelFormats inspect_formats(const Family& family, const WeightSource& source) {
+  return plan_weights(family, source).formats;
+}
+
+}  // namespace ft

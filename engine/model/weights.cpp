@@ -1,0 +1,54 @@
+#include "engine/model/weights.h"
+
+#include <algorithm>
+
+#include "engine/model/checkpoint.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+
+MatrixId WeightList::matrix(std::vector<std::string> stems, int64_t rows, int64_t cols, bool keep_bf16) {
+  FT_CHECK(!stems.empty() && rows > 0 && cols > 0);
+  matrices.push_back({std::move(stems), rows, cols, keep_bf16});
+  return {static_cast<int>(matrices.size()) - 1};
+}
+
+VectorId WeightList::vector(std::vector<std::string> names, int64_t size) {
+  FT_CHECK(!names.empty() && size > 0);
+  vectors.push_back({std::move(names), size});
+  return {static_cast<int>(vectors.size()) - 1};
+}
+
+TableId WeightList::table(std::vector<std::string> names, int64_t rows, int64_t cols) {
+  FT_CHECK(!names.empty() && rows > 0 && cols > 0);
+  tables.push_back({std::move(names), rows, cols});
+  return {static_cast<int>(tables.size()) - 1};
+}
+
+void WeightList::expert_layer(ExpertLayerSpec spec) { expert_layers.push_back(std::move(spec)); }
+
+ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, WorkerPool* pool)
+    : layouts_(std::move(layouts)), experts_(experts) {
+  int64_t bytes = 0;
+  for (const ExpertLayout& layout : layouts_) {
+    FT_CHECK(layout.bytes % kBlobAlign == 0);
+    layer_offset_.push_back(bytes);
+    bytes += layout.bytes * experts;
+    slot_bytes_ = std::max(slot_bytes_, layout.bytes);
+  }
+  memory_ = HostBuffer(bytes, pool);
+}
+
+const std::byte* ExpertBank::blob(int layer, int expert) const {
+  return memory_.data() + layer_offset_[static_cast<size_t>(layer)] + layout(layer).bytes * expert;
+}
+
+std::byte* ExpertBank::blob(int layer, int expert) {
+  return const_cast<std::byte*>(static_cast<const ExpertBank*>(this)->blob(layer, expert));
+}
+
+ModelWeights::ModelWeights() = default;
+ModelWeights::~ModelWeights() = default;
+ModelWeights::ModelWeights(ModelWeights&&) noexcept = default;
+
+}  // namespace ft

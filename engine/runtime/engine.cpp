@@ -1,0 +1,212 @@
+#include "engine/runtime/engine.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "engine/runtime/engine_state.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "kernels/base/hash.h"
+#include "kernels/host/flush_denormals.h"
+
+namespace ft {
+namespace {
+
+// Notes which MoE layers a forward pass asks for and computes nothing.
+class MoeSites final : public Backend {
+ public:
+  explicit MoeSites(size_t layers) : sites(layers) {}
+  void embed(TableId, Slot) override {}
+  void rmsnorm(Slot, VectorId, float, Slot) override {}
+  void linear(Slot, std::initializer_list<Linear>) override {}
+  void attention(const AttentionSpec&) override {}
+  void silu_mul(Slot, Slot, Slot) override {}
+  void add(Slot, Slot) override {}
+  void moe(const MoeSpec& spec, Slot from, Slot to) override {
+    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, from, to};
+  }
+  void logits(Slot, VectorId, float, MatrixId) override {}
+  std::vector<MoeCallSite> sites;
+};
+
+}  // namespace
+
+Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const MemoryInputs& memory)
+    : model(std::move(loaded)),
+      config(asked),
+      isa(capped_isa(asked)),
+      max_tokens(std::max(asked.prefill_chunk, asked.max_batch)),
+      kernels(resolve_kernels(isa)),
+      hooks(model.family->geometry(), asked.max_batch),
+      tokens(max_tokens) {
+  check_engine_config(geometry(), config);
+  plan = plan_memory(geometry(), model.weights->formats, config, memory);
+  pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = config.pinning});
+  const BackendParts parts{*model.family, *model.weights,   *pool, hooks, max_tokens, config.max_batch,
+                           config.max_context};
+  if (config.numerics == Numerics::kReference) {
+    reference = std::make_unique<ReferenceBackend>(parts);
+    backend = reference.get();
+  } else {
+    const MoeLayerOptions moe{geometry().expert.top_k, max_tokens, config.strategy, config.fetch_of_misses,
+                              config.promote_bytes_per_layer};
+    slots = std::make_unique<ExpertSlots>(model.weights->bank, config.slots, max_distinct_experts(geometry(), config),
+                                          config.strategy == Strategy::kOffload, *pool);
+    host = std::make_unique<HostBackend>(parts, kernels, moe, *slots);
+    backend = host.get();
+    if (config.strategy == Strategy::kResident) {
+      slots->table().fill_in_order();
+      slots->refill();
+    }
+  }
+  const auto sequences = static_cast<size_t>(config.max_batch);
+  lengths.assign(sequences, -1);
+  stepped_in.assign(sequences, 0);
+  MoeSites recorder(geometry().moe_layers.size());
+  model.family->forward(recorder, *model.weights, StepBatch{});
+  moe_sites = std::move(recorder.sites);
+  probe_ids.assign(sequences, 0);
+  probe_runs.reserve(sequences);
+}
+
+void Engine::State::prepare_slots() {
+  if (!slots_dirty) return;
+  slots->refill();
+  slots_dirty = false;
+}
+
+Engine::Engine(LoadedModel model, const EngineConfig& config, const MemoryInputs& memory)
+    : state_(std::make_unique<State>(std::move(model), config, memory)) {}
+Engine::~Engine() = default;
+
+const EngineConfig& Engine::config() const { return state_->config; }
+const ModelGeometry& Engine::geometry() const { return state_->geometry(); }
+const ModelFormats& Engine::formats() const { return state_->model.weights->formats; }
+const MemoryPlan& Engine::memory_plan() const { return state_->plan; }
+Isa Engine::isa() const { return state_->isa; }
+WorkerPool& Engine::pool() { return *state_->pool; }
+
+int Engine::open_sequence() {
+  const auto closed = std::find(state_->lengths.begin(), state_->lengths.end(), -1);
+  if (closed == state_->lengths.end()) return -1;
+  *closed = 0;
+  return static_cast<int>(closed - state_->lengths.begin());
+}
+
+void Engine::close_sequence(int sequence) {
+  FT_CHECK(sequence_length(sequence) >= 0);
+  state_->lengths[static_cast<size_t>(sequence)] = -1;
+}
+
+int64_t Engine::sequence_length(int sequence) const {
+  FT_CHECK(sequence >= 0 && sequence < state_->config.max_batch);
+  return state_->lengths[static_cast<size_t>(sequence)];
+}
+
+namespace {
+
+StepBatch batch_of(std::span<const TokenRun> runs) {
+  StepBatch batch;
+  batch.runs = runs;
+  batch.decode = true;
+  for (const TokenRun& run : runs) {
+    const auto count = static_cast<int64_t>(run.ids.size());
+    batch.tokens += count;
+    batch.logits_rows += run.logits_for_all ? count : static_cast<int64_t>(run.last_logits);
+    batch.decode = batch.decode && count == 1;
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::span<const float> Engine::step(std::span<const TokenRun> runs) {
+  State& s = *state_;
+  const double start = now_seconds();
+  const StepBatch batch = batch_of(runs);
+  FT_CHECK(batch.tokens >= 1 && batch.tokens <= s.max_tokens);
+  ++s.step_number;
+  for (const TokenRun& run : runs) {
+    FT_CHECK(!run.ids.empty() && run.sequence >= 0 && run.sequence < s.config.max_batch);
+    const auto sequence = static_cast<size_t>(run.sequence);
+    FT_CHECK(s.stepped_in[sequence] != s.step_number);
+    s.stepped_in[sequence] = s.step_number;
+    FT_CHECK(s.lengths[sequence] >= 0 && run.position == s.lengths[sequence]);
+    FT_CHECK(run.position + static_cast<int64_t>(run.ids.size()) <= s.config.max_context);
+    for (const int32_t id : run.ids) FT_CHECK(id >= 0 && id < s.geometry().vocab);
+  }
+  s.prepare_slots();
+  s.tokens.assign(batch);
+  {
+    // Serve numerics flush denormals in every operation, those that run on this thread alone included.
+    std::optional<FlushDenormals> flush;
+    if (s.serves()) flush.emplace();
+    s.backend->begin_step(s.tokens);
+    s.model.family->forward(*s.backend, *s.model.weights, batch);
+  }
+  s.hooks.finish_step(s.tokens);
+  for (const TokenRun& run : runs) {
+    s.lengths[static_cast<size_t>(run.sequence)] += static_cast<int64_t>(run.ids.size());
+  }
+  s.last_logits_rows = batch.logits_rows;
+  if (batch.decode) {
+    ++s.counters.decode_steps;
+    s.counters.decode_tokens += static_cast<uint64_t>(batch.tokens);
+    s.counters.decode_seconds += now_seconds() - start;
+  } else {
+    s.counters.prefill_tokens += static_cast<uint64_t>(batch.tokens);
+    s.counters.prefill_seconds += now_seconds() - start;
+  }
+  return {s.backend->logits_rows(), static_cast<size_t>(batch.logits_rows * s.geometry().vocab)};
+}
+
+std::span<const float> Engine::prefill(int sequence, std::span<const int32_t> ids) {
+  FT_CHECK(!ids.empty());
+  const auto chunk = static_cast<size_t>(state_->config.prefill_chunk);
+  std::span<const float> logits;
+  for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+    TokenRun run;
+    run.sequence = sequence;
+    run.position = sequence_length(sequence);
+    run.ids = ids.subspan(begin, std::min(chunk, ids.size() - begin));
+    run.last_logits = begin + chunk >= ids.size();
+    logits = step({&run, 1});
+  }
+  return logits;
+}
+
+void Engine::record_routing(RoutingTrace* trace) { state_->hooks.record_into(trace); }
+void Engine::set_routing(std::shared_ptr<const RoutingTrace> trace) { state_->hooks.force(std::move(trace)); }
+bool Engine::routing_is_synthetic() const { return state_->hooks.forced(); }
+
+EngineCounters Engine::counters() const {
+  const State& s = *state_;
+  EngineCounters counters = s.counters;
+  if (s.serves()) s.host->add_counters(counters);
+  const auto floats = static_cast<size_t>(s.last_logits_rows * s.geometry().vocab);
+  if (floats > 0) counters.logits_hash = hash_hex(std::as_bytes(std::span(s.backend->logits_rows(), floats)));
+  return counters;
+}
+
+void Engine::reset_counters() {
+  state_->counters = EngineCounters{};
+  if (state_->serves()) state_->host->reset_counters();
+}
+
+EngagedRecord Engine::engaged() const {
+  const State& s = *state_;
+  EngagedRecord record;
+  record.strategy = strategy_name(s.config.strategy);
+  record.isa = isa_name(s.isa);
+  if (!s.serves()) return record;
+  record.threads_worked = s.host->threads_worked();
+  record.slots = s.slots->slots();
+  record.mechanism = record.slots > 0 ? "copy thread" : "none";
+  EngineCounters counters;
+  s.host->add_counters(counters);
+  const uint64_t misses = counters.expert_fetched + counters.expert_cpu;
+  if (misses > 0) record.fetched_share = static_cast<double>(counters.expert_fetched) / static_cast<double>(misses);
+  return record;
+}
+
+}  // namespace ft

@@ -1,0 +1,78 @@
+// Cache content, and the parts of a step that probes time.
+#include <string>
+
+#include "engine/runtime/engine_state.h"
+#include "kernels/base/error.h"
+#include "kernels/host/flush_denormals.h"
+
+namespace ft {
+
+void Engine::State::require_serve(const char* what) const {
+  if (serves()) return;
+  throw Error(ErrorKind::kUsage, {std::string(what) + " needs serve numerics", "reference", "serve", "", "numerics"});
+}
+
+SlotTable::Content Engine::cache_content() const {
+  return state_->serves() ? state_->slots->table().content() : SlotTable::Content{};
+}
+
+void Engine::restore_cache(const SlotTable::Content& content) {
+  State& s = *state_;
+  s.require_serve("restoring an expert cache");
+  s.slots->table().restore(content);
+  s.slots->refill();
+  s.slots_dirty = false;
+}
+
+void Engine::run_moe_layer(const LayerPlan& plan, int tokens) {
+  State& s = *state_;
+  s.require_serve("running one MoE layer");
+  const ExpertGeometry& expert = s.geometry().expert;
+  FT_CHECK(plan.layer >= 0 && plan.layer < static_cast<int>(s.moe_sites.size()));
+  FT_CHECK(tokens >= 1 && tokens <= s.config.max_batch);
+  FT_CHECK(static_cast<int64_t>(plan.hits.size() + plan.fetches.size() + plan.cpu.size()) <=
+           int64_t{tokens} * expert.top_k);
+  for (const std::vector<ExpertSlot>* part : {&plan.hits, &plan.fetches, &plan.promotions}) {
+    for (const ExpertSlot& entry : *part) {
+      FT_CHECK(entry.expert >= 0 && entry.expert < expert.experts);
+      FT_CHECK(entry.slot >= 0 && entry.slot < s.slots->slots());
+    }
+  }
+  for (const int id : plan.cpu) FT_CHECK(id >= 0 && id < expert.experts);
+  s.probe_runs.clear();
+  StepBatch batch;
+  for (int i = 0; i < tokens; ++i) {
+    s.probe_runs.push_back({i, 0, std::span(s.probe_ids).subspan(static_cast<size_t>(i), 1), false, false});
+  }
+  batch.runs = s.probe_runs;
+  batch.tokens = tokens;
+  s.tokens.assign(batch);
+  s.slots_dirty = s.slots_dirty || !plan.fetches.empty() || !plan.promotions.empty();
+  const FlushDenormals flush;
+  s.host->begin_step(s.tokens);
+  s.host->place_experts(MoePlacement::kGiven, &plan);
+  const MoeCallSite& site = s.moe_sites[static_cast<size_t>(plan.layer)];
+  s.host->moe(site.spec, site.from, site.to);
+}
+
+void Engine::run_dense_step(int tokens, int64_t context) {
+  State& s = *state_;
+  s.require_serve("running a step without misses");
+  FT_CHECK(tokens >= 1 && tokens <= s.config.max_batch);
+  FT_CHECK(context >= 1 && context <= s.config.max_context);
+  s.probe_runs.clear();
+  StepBatch batch;
+  for (int i = 0; i < tokens; ++i) {
+    s.probe_runs.push_back({i, context - 1, std::span(s.probe_ids).subspan(static_cast<size_t>(i), 1), false, true});
+  }
+  batch.runs = s.probe_runs;
+  batch.tokens = batch.logits_rows = tokens;
+  s.tokens.assign(batch);
+  const FlushDenormals flush;
+  s.host->begin_step(s.tokens);
+  s.host->place_experts(MoePlacement::kAllHits);
+  s.model.family->forward(*s.host, *s.model.weights, batch);
+  s.last_logits_rows = tokens;
+}
+
+}  // namespace ft

@@ -1,0 +1,62 @@
+// What an Engine owns. Shared by engine.cpp (steps), engine_checks.cpp (config) and engine_probes.cpp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+#include "engine/runtime/host_backend.h"
+#include "engine/runtime/reference_backend.h"
+
+namespace ft {
+
+// Throws Error(kUsage) naming the member of EngineConfig, its value and what is allowed. What depends on memory is
+// checked by plan_memory.
+void check_engine_config(const ModelGeometry& geometry, const EngineConfig& config);
+Isa capped_isa(const EngineConfig& config);
+
+// Distinct experts of one layer at the largest batch.
+int max_distinct_experts(const ModelGeometry& geometry, const EngineConfig& config);
+
+// A MoE layer as the family's forward asks for it.
+struct MoeCallSite {
+  MoeSpec spec;
+  Slot from{}, to{};
+};
+
+struct Engine::State {
+  State(LoadedModel model, const EngineConfig& config, const MemoryInputs& memory);
+
+  bool serves() const { return host != nullptr; }
+  const ModelGeometry& geometry() const { return model.family->geometry(); }
+  void prepare_slots();           // refills them when a probe wrote into them
+  void require_serve(const char* what) const;
+
+  // Order matters: what is declared first is destroyed last.
+  LoadedModel model;
+  EngineConfig config;
+  MemoryPlan plan;
+  Isa isa{};
+  int64_t max_tokens = 0;  // of one step
+  KernelTable kernels;
+  std::unique_ptr<WorkerPool> pool;
+  std::unique_ptr<ExpertSlots> slots;  // null in reference numerics
+  RoutingHooks hooks;
+  StepTokens tokens;
+  std::unique_ptr<HostBackend> host;            // one of these two
+  std::unique_ptr<ReferenceBackend> reference;
+  StepBackend* backend = nullptr;
+
+  std::vector<int64_t> lengths;     // per sequence; -1: closed
+  std::vector<uint64_t> stepped_in;  // per sequence: number of the step it was last in
+  uint64_t step_number = 0;
+  int64_t last_logits_rows = 0;
+  bool slots_dirty = false;
+  EngineCounters counters;  // of steps; the MoE layer adds its own
+
+  std::vector<MoeCallSite> moe_sites;  // per MoE layer
+  std::vector<int32_t> probe_ids;      // (max_batch)
+  std::vector<TokenRun> probe_runs;    // (max_batch)
+};
+
+}  // namespace ft

@@ -1,0 +1,300 @@
+#include "engine/runtime/host_backend.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+// Below this many floats a row operation runs on the calling thread: starting the pool costs a few microseconds, the
+// time in which one core walks about this much.
+constexpr int64_t kInlineFloats = 16384;
+
+// Widest input of any product: the rows of packed_ hold it.
+int64_t widest_input(const Family& family, const ModelWeights& weights) {
+  int64_t cols = family.geometry().hidden;
+  for (const PackedMatrix& matrix : weights.matrices) cols = std::max(cols, matrix.layout.cols);
+  return cols;
+}
+
+KvShape kv_shape(const BackendParts& parts) {
+  const ModelGeometry& geometry = parts.family.geometry();
+  return {geometry.kv_layers, parts.sequences, parts.max_context, geometry.kv_heads, geometry.head_dim};
+}
+
+}  // namespace
+
+HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe,
+                         ExpertSlots& slots)
+    : parts_(parts),
+      kernels_(kernels),
+      rope_(parts.family.make_rope(parts.max_context)),
+      buffers_(parts.family, parts.max_tokens),
+      packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
+      head_input_(parts.max_tokens, parts.family.geometry().hidden),
+      logits_(parts.max_tokens, parts.family.geometry().vocab, nullptr, true),
+      router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
+      router_scratch_(parts.max_tokens, parts.family.geometry().expert.experts),
+      top_k_(parts.family.geometry().expert.top_k),
+      ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
+      weights_(ids_.size()),
+      kv_(kv_shape(parts), &parts.pool),
+      marks_(parts.pool.threads()),
+      moe_layer_(moe, kernels, slots, parts.pool, marks_) {}
+
+void HostBackend::begin_step(const StepTokens& tokens) {
+  tokens_ = &tokens;
+  place_experts(tokens.decode ? MoePlacement::kDecode : MoePlacement::kPrefill);
+}
+
+void HostBackend::place_experts(MoePlacement placement, const LayerPlan* given) {
+  placement_ = placement;
+  given_ = given;
+}
+
+// f(begin, end) over rows, on the pool when there is enough to do.
+template <class F>
+void HostBackend::for_rows(int64_t rows, int64_t work_per_row, F&& f) {
+  if (rows * work_per_row <= kInlineFloats) {
+    f(int64_t{0}, rows);
+    return;
+  }
+  parts_.pool.run([&](int worker, int workers) {
+    const Range part = split_range(rows, worker, workers);
+    if (part.begin < part.end) f(part.begin, part.end);
+  });
+}
+
+void HostBackend::embed(TableId table, Slot to) {
+  const EmbeddingTable& embedding = parts_.weights[table];
+  const RowBuffer<float>& target = buffers_[to];
+  for_rows(tokens_->count(), embedding.width, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) {
+      const bf16* row = embedding.rows + tokens_->ids[static_cast<size_t>(token)] * embedding.width;
+      float* out = target.row(token);
+      for (int64_t i = 0; i < embedding.width; ++i) out[i] = to_float(row[i]);
+    }
+  });
+}
+
+void HostBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
+  const std::span<const float> w = parts_.weights[weight];
+  const auto cols = static_cast<int64_t>(w.size());
+  const RowBuffer<float>&source = buffers_[from], &target = buffers_[to];
+  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
+    kernels_.rmsnorm({source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols,
+                      w.data(), eps});
+  });
+}
+
+void HostBackend::pack(const RowBuffer<float>& from, int64_t rows, int64_t cols) {
+  for_rows(rows, cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels_.pack_activations({from.row(row), from.stride(), 1, cols, packed_.row(row)});
+    }
+  });
+}
+
+void HostBackend::multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to) {
+  MatvecArgs args;
+  args.w = &matrix;
+  args.x = const_cast<const uint32_t* const*>(packed_.rows());
+  args.tokens = rows;
+  args.tile_begin = tiles.begin;
+  args.tile_end = tiles.end;
+  args.y = to.rows();
+  kernels_.matvec[static_cast<int>(matrix.layout.format)](args);
+}
+
+void HostBackend::multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to) {
+  parts_.pool.run([&](int worker, int workers) {
+    const Range tiles = split_range(matrix.layout.row_tiles, worker, workers);
+    if (tiles.begin == tiles.end) return;
+    marks_.mark(worker);
+    multiply(matrix, rows, tiles, to);
+  });
+}
+
+// One packed input, the row tiles of all outputs in one line, cut into contiguous parts.
+void HostBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
+  const int64_t rows = tokens_->count();
+  int64_t total = 0;
+  for (const Linear& output : outputs) total += parts_.weights[output.weight].layout.row_tiles;
+  pack(buffers_[from], rows, parts_.weights[outputs.begin()->weight].layout.cols);
+  parts_.pool.run([&](int worker, int workers) {
+    const Range part = split_range(total, worker, workers);
+    int64_t base = 0;
+    for (const Linear& output : outputs) {
+      const PackedMatrix& matrix = parts_.weights[output.weight];
+      const int64_t count = matrix.layout.row_tiles;
+      const Range tiles{std::clamp<int64_t>(part.begin - base, 0, count), std::clamp<int64_t>(part.end - base, 0, count)};
+      base += count;
+      if (tiles.begin == tiles.end) continue;
+      marks_.mark(worker);
+      const RowBuffer<float>& to = buffers_[output.to];
+      multiply(matrix, rows, tiles, to);
+      if (output.bias.index < 0) continue;
+      const std::span<const float> bias = parts_.weights[output.bias];
+      const int64_t first = tiles.begin * kRowsPerTile;
+      const int64_t last = std::min(tiles.end * kRowsPerTile, matrix.layout.rows);
+      for (int64_t token = 0; token < rows; ++token) {
+        kernels_.add({to.row(token) + first, bias.data() + first, last - first});
+      }
+    }
+  });
+}
+
+// Unit < heads: a query head, normed, rotated and rounded to bf16. Otherwise a key head with its value: normed, rotated,
+// appended.
+void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
+  const auto index = static_cast<size_t>(token);
+  const int64_t position = tokens_->position[index];
+  const bool query = unit < spec.heads;
+  const int64_t head = query ? unit : unit - spec.heads;
+  float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
+  const VectorId norm = query ? spec.q_norm : spec.k_norm;
+  HeadNormRopeArgs args;
+  args.x = x;
+  args.heads = 1;
+  args.head_dim = spec.head_dim;
+  args.w = norm.index >= 0 ? parts_.weights[norm].data() : nullptr;
+  args.eps = spec.norm_eps;
+  args.cos = rope_.cos.data() + position * rope_.half;
+  args.sin = rope_.sin.data() + position * rope_.half;
+  args.rotary_half = rope_.half;
+  kernels_.head_norm_rope(args);
+  if (query) {
+    for (int64_t i = 0; i < spec.head_dim; ++i) x[i] = round_to_bf16(x[i]);
+    return;
+  }
+  const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
+  kv_.append(spec.kv_layer, tokens_->sequence[index], position, head, x, value);
+}
+
+// Query heads [first, last) of one token, all of one key/value head: they share one walk over the cache.
+void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last) {
+  const auto index = static_cast<size_t>(token);
+  const int64_t kv_head = first / (spec.heads / spec.kv_heads);
+  const int sequence = tokens_->sequence[index];
+  AttentionArgs args;
+  args.q = buffers_[Slot::kQuery].row(token) + first * spec.head_dim;
+  args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
+  args.v = kv_.values(spec.kv_layer, sequence, kv_head);
+  args.kv_stride = kv_.stride();
+  args.length = tokens_->position[index] + 1;
+  args.begin = spec.window > 0 ? std::max<int64_t>(0, args.length - spec.window) : 0;
+  args.head_dim = spec.head_dim;
+  args.scale = spec.scale;
+  args.out = buffers_[Slot::kAttention].row(token) + first * spec.head_dim;
+  args.heads = last - first;
+  kernels_.attention(args);
+}
+
+void HostBackend::attention(const AttentionSpec& spec) {
+  const int64_t rows = tokens_->count();
+  const int64_t units = spec.heads + spec.kv_heads;
+  const int64_t group = spec.heads / spec.kv_heads;
+  parts_.pool.run([&](int worker, int workers) {
+    const Range prepared = split_range(rows * units, worker, workers);
+    for (int64_t task = prepared.begin; task < prepared.end; ++task) prepare_head(spec, task / units, task % units);
+    parts_.pool.barrier();  // a token sees the keys of the tokens before it in the same step
+    const Range attended = split_range(rows * spec.heads, worker, workers);
+    for (int64_t task = attended.begin; task < attended.end;) {
+      const int64_t first = task % spec.heads;
+      const int64_t last = std::min((first / group + 1) * group, first + attended.end - task);
+      attend(spec, task / spec.heads, first, last);
+      task += last - first;
+    }
+  });
+}
+
+void HostBackend::silu_mul(Slot gate, Slot up, Slot to) {
+  const RowBuffer<float>&g = buffers_[gate], &u = buffers_[up], &y = buffers_[to];
+  const int64_t cols = std::min(g.width(), u.width());
+  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) kernels_.silu_mul({g.row(row), u.row(row), y.row(row), cols});
+  });
+}
+
+void HostBackend::add(Slot into, Slot from) {
+  const RowBuffer<float>&x = buffers_[into], &y = buffers_[from];
+  const int64_t cols = std::min(x.width(), y.width());
+  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) kernels_.add({x.row(row), y.row(row), cols});
+  });
+}
+
+// The ids of a given plan: its experts in turn over the (token, slot) pairs, so that every expert gets its share of the
+// rows that real routing would send, tokens * top_k in all. With fewer experts than top_k every token goes to each.
+void HostBackend::take_given_ids() {
+  const size_t hits = given_->hits.size(), fetches = given_->fetches.size();
+  const auto count = static_cast<int64_t>(hits + fetches + given_->cpu.size());
+  const int64_t used = std::min<int64_t>(top_k_, count);
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    for (int64_t slot = 0; slot < top_k_; ++slot) {
+      int32_t& id = ids_[static_cast<size_t>(token * top_k_ + slot)];
+      id = -1;
+      if (slot >= used) continue;
+      const auto i = static_cast<size_t>((token * used + slot) % count);
+      id = i < hits             ? given_->hits[i].expert
+           : i < hits + fetches ? given_->fetches[i - hits].expert
+                                : given_->cpu[i - hits - fetches];
+    }
+  }
+}
+
+void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
+  const int64_t rows = tokens_->count();
+  const PackedMatrix& router = parts_.weights[spec.router];
+  pack(buffers_[from], rows, router.layout.cols);
+  multiply_split(router, rows, router_logits_);
+  for_rows(rows, router.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels_.router_top_k({router_logits_.row(row), router.layout.rows, top_k_, spec.renormalize,
+                             router_scratch_.row(row), ids_.data() + row * top_k_, weights_.data() + row * top_k_});
+    }
+  });
+  if (placement_ == MoePlacement::kGiven) {
+    take_given_ids();
+  } else {
+    parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
+  }
+  MoeCall call;
+  call.layer = spec.moe_layer;
+  call.tokens = rows;
+  call.x = const_cast<const uint32_t* const*>(packed_.rows());
+  call.ids = ids_.data();
+  call.weights = weights_.data();
+  call.out = buffers_[to].rows();
+  call.placement = placement_;
+  call.given = given_;
+  moe_layer_.run(call);
+}
+
+void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
+  const std::span<const float> w = parts_.weights[norm];
+  const auto cols = static_cast<int64_t>(w.size());
+  const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
+  if (rows == 0) return;
+  const RowBuffer<float>& source = buffers_[from];
+  for_rows(rows, cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* x = source.row(tokens_->logits_tokens[static_cast<size_t>(row)]);
+      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), eps});
+    }
+  });
+  pack(head_input_, rows, cols);
+  multiply_split(parts_.weights[head], rows, logits_);
+}
+
+void HostBackend::add_counters(EngineCounters& counters) const {
+  moe_layer_.add_counters(counters);
+}
+
+void HostBackend::reset_counters() {
+  marks_.clear();
+  moe_layer_.reset_counters();
+}
+
+}  // namespace ft

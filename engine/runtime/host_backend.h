@@ -1,0 +1,72 @@
+// The family operations on the host device in serve numerics: bf16 products over packed weights, work split over the
+// pool. Arithmetic is per token (weights are decoded once for several), so prefill, decode, any batch and any chunking
+// give the same bits; so do any thread count and ISA (DESIGN section 3).
+//
+// Thread rule: one thread calls, with FlushDenormals set. No allocation after the constructor.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/runtime/activation_buffers.h"
+#include "engine/runtime/backend_parts.h"
+#include "engine/runtime/kv_cache.h"
+#include "engine/runtime/moe_layer.h"
+#include "engine/runtime/worker_marks.h"
+#include "kernels/registry.h"
+
+namespace ft {
+
+class HostBackend final : public StepBackend {
+ public:
+  HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe, ExpertSlots& slots);
+
+  void begin_step(const StepTokens& tokens) override;
+  const float* logits_rows() const override { return logits_.row(0); }
+  // Overrides where the experts of the coming MoE layers run; `given` only with kGiven. begin_step sets it back to
+  // decode or prefill.
+  void place_experts(MoePlacement placement, const LayerPlan* given = nullptr);
+
+  void embed(TableId table, Slot to) override;
+  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
+  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void attention(const AttentionSpec& spec) override;
+  void silu_mul(Slot gate, Slot up, Slot to) override;
+  void add(Slot into, Slot from) override;
+  void moe(const MoeSpec& spec, Slot from, Slot to) override;
+  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+
+  void add_counters(EngineCounters& counters) const;
+  void reset_counters();
+  int threads_worked() const { return marks_.count(); }
+
+ private:
+  template <class F>
+  void for_rows(int64_t rows, int64_t work_per_row, F&& f);
+  void pack(const RowBuffer<float>& from, int64_t rows, int64_t cols);
+  void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
+  void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
+  void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
+  void take_given_ids();
+
+  BackendParts parts_;
+  const KernelTable& kernels_;
+  RopeTable rope_;
+  ActivationBuffers buffers_;
+  RowBuffer<uint32_t> packed_;  // (max_tokens) activations of the product at hand
+  RowBuffer<float> head_input_, logits_;
+  RowBuffer<float> router_logits_, router_scratch_;
+  int top_k_ = 0;
+  std::vector<int32_t> ids_;    // (max_tokens, top_k)
+  std::vector<float> weights_;  // (max_tokens, top_k)
+  KvCache<bf16> kv_;
+  WorkerMarks marks_;
+  MoeLayer moe_layer_;
+
+  const StepTokens* tokens_ = nullptr;
+  MoePlacement placement_ = MoePlacement::kDecode;
+  const LayerPlan* given_ = nullptr;
+};
+
+}  // namespace ft

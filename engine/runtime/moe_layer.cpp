@@ -1,0 +1,274 @@
+#include "engine/runtime/moe_layer.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+// A tile's cost is the decoding of its weights plus the products of every row; decoding costs about two rows' products.
+constexpr int64_t kDecodeCostInRows = 2;
+constexpr int64_t kMergeColumns = 1024;  // columns of one merge task: 4 KiB of every expert output
+
+}  // namespace
+
+MoeLayer::MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, ExpertSlots& slots, WorkerPool& pool,
+                   WorkerMarks& marks)
+    : options_(options),
+      kernels_(kernels),
+      slots_(slots),
+      pool_(pool),
+      marks_(marks),
+      pairs_(slots.bank().experts(), options.top_k, options.max_tokens) {
+  if (options_.fetch_of_misses.empty()) options_.fetch_of_misses.assign(1, 0);  // resident: there are no misses
+  const ExpertLayout& layout = slots.bank().layout(0);
+  const int64_t pairs = options.max_tokens * options.top_k;
+  activated_ = RowBuffer<uint32_t>(pairs, activation_words(layout.intermediate), &pool);
+  outputs_ = RowBuffer<float>(pairs, layout.hidden, &pool);
+  x_of_pair_.resize(static_cast<size_t>(pairs));
+  a_of_pair_.resize(static_cast<size_t>(pairs));
+  y_of_pair_.resize(static_cast<size_t>(pairs));
+  for (int64_t pair = 0; pair < pairs; ++pair) y_of_token_.push_back(outputs_.row(pair));
+  const int experts = slots.bank().experts();
+  plan_.reserve(experts);
+  items_.reserve(static_cast<size_t>(experts));
+  pending_.reserve(static_cast<size_t>(experts));
+}
+
+void MoeLayer::run(const MoeCall& call) {
+  call_ = call;
+  layout_ = &slots_.bank().layout(call.layer);
+  pairs_.group(call.ids, call.tokens);
+  point_pairs();
+  items_.clear();
+  pending_.clear();
+  staged_ = 0;
+  switch (call.placement) {
+    case MoePlacement::kDecode: {
+      const auto promotions = static_cast<int>(options_.promote_bytes_per_layer / layout_->bytes);
+      slots_.table().plan(call.layer, pairs_.distinct(), options_.fetch_of_misses, promotions, plan_);
+      place_by_plan(plan_);
+      count(plan_);
+      break;
+    }
+    case MoePlacement::kGiven:
+      place_by_plan(*call.given);
+      break;
+    case MoePlacement::kPrefill:
+      place_prefill();
+      break;
+    case MoePlacement::kAllHits:
+      place_all_hits();
+      break;
+  }
+  stage_ahead(0);
+  group_ = next_group(0);
+  pool_.run([this](int worker, int workers) { compute(worker, workers); });
+}
+
+// Pointer arrays in order of experts, so that an expert's rows are a contiguous stretch of them.
+void MoeLayer::point_pairs() {
+  const auto order = pairs_.order();
+  for (size_t i = 0; i < order.size(); ++i) {
+    x_of_pair_[i] = call_.x[order[i] / options_.top_k];
+    a_of_pair_[i] = activated_.row(order[i]);
+    y_of_pair_[i] = outputs_.row(order[i]);
+  }
+}
+
+MoeLayer::Item MoeLayer::item_of(int expert, const std::byte* blob, Link::Ticket ticket) const {
+  const auto count = static_cast<int64_t>(pairs_.of(expert).size());
+  return {expert, blob, ticket, pairs_.begin(expert), count, kDecodeCostInRows + count};
+}
+
+void MoeLayer::add_from_slot(int expert, int64_t slot) {
+  const Link::Ticket ticket = slots_.ticket(slot);
+  if (slots_.link().done(ticket)) {
+    items_.push_back(item_of(expert, slots_.slot(slot)));
+    return;
+  }
+  auto later = pending_.end();
+  while (later != pending_.begin() && (later - 1)->ticket > ticket) --later;
+  pending_.insert(later, item_of(expert, slots_.slot(slot), ticket));
+}
+
+// Copies first, so that the link works while the rest is set up. Promotions queue behind the fetches: they use the link
+// once this layer needs it no more.
+void MoeLayer::place_by_plan(const LayerPlan& plan) {
+  for (const ExpertSlot& fetch : plan.fetches) slots_.fill(plan.layer, fetch.expert, fetch.slot);
+  for (const ExpertSlot& promotion : plan.promotions) slots_.fill(plan.layer, promotion.expert, promotion.slot);
+  for (const ExpertSlot& hit : plan.hits) add_from_slot(hit.expert, hit.slot);
+  for (const int expert : plan.cpu) items_.push_back(item_of(expert, slots_.bank().blob(plan.layer, expert)));
+  ready_count_ = items_.size();
+  items_.insert(items_.end(), pending_.begin(), pending_.end());
+  for (const ExpertSlot& fetch : plan.fetches) {
+    items_.push_back(item_of(fetch.expert, slots_.slot(fetch.slot), slots_.ticket(fetch.slot)));
+  }
+  first_staged_ = items_.size();
+}
+
+void MoeLayer::place_prefill() {
+  const bool stream = options_.strategy == Strategy::kOffload || options_.strategy == Strategy::kResident;
+  for (const int expert : pairs_.distinct()) {
+    const int64_t slot = slots_.table().slot_of(call_.layer, expert);
+    if (slot >= 0) {
+      add_from_slot(expert, slot);
+    } else if (!stream) {
+      items_.push_back(item_of(expert, slots_.bank().blob(call_.layer, expert)));
+    }
+  }
+  ready_count_ = items_.size();
+  items_.insert(items_.end(), pending_.begin(), pending_.end());
+  first_staged_ = items_.size();
+  if (!stream) return;
+  for (const int expert : pairs_.distinct()) {
+    if (slots_.table().slot_of(call_.layer, expert) >= 0) continue;
+    const auto index = static_cast<int>((items_.size() - first_staged_) % kStagingBuffers);
+    items_.push_back(item_of(expert, slots_.staging(index)));
+  }
+}
+
+void MoeLayer::place_all_hits() {
+  const int64_t slots = slots_.slots();
+  for (const int expert : pairs_.distinct()) {
+    const int64_t key = int64_t{call_.layer} * slots_.bank().experts() + expert;
+    items_.push_back(
+        item_of(expert, slots > 0 ? slots_.slot(key % slots) : slots_.bank().blob(call_.layer, expert)));
+  }
+  ready_count_ = first_staged_ = items_.size();
+}
+
+void MoeLayer::stage_ahead(size_t computed) {
+  const size_t done = computed > first_staged_ ? computed - first_staged_ : 0;
+  while (first_staged_ + staged_ < items_.size() && staged_ < done + kStagingBuffers) {
+    Item& item = items_[first_staged_ + staged_];
+    item.ticket = slots_.stage(call_.layer, item.expert, static_cast<int>(staged_ % kStagingBuffers));
+    ++staged_;
+  }
+}
+
+MoeLayer::Group MoeLayer::next_group(size_t begin) {
+  if (begin < ready_count_) return {begin, ready_count_};
+  if (begin >= items_.size()) return {begin, begin};
+  slots_.link().wait(items_[begin].ticket);
+  size_t end = begin + 1;
+  // Whatever has arrived meanwhile joins; a staged expert stays alone, so that the other buffer fills beside it.
+  while (end < first_staged_ && slots_.link().done(items_[end].ticket)) ++end;
+  return {begin, end};
+}
+
+void MoeLayer::compute(int worker, int workers) {
+  while (true) {
+    const Group group = group_;
+    if (group.begin == group.end) break;
+    if (worker == 0) stage_ahead(group.begin);
+    gate_up(group, worker, workers);
+    pool_.barrier();
+    down(group, worker, workers);
+    if (worker == 0) group_ = next_group(group.end);
+    pool_.barrier();
+  }
+  merge(worker, workers);
+}
+
+// Row tiles of all experts of a group in one line, cut into contiguous parts of equal weight: a tile belongs to the
+// worker whose part holds its first unit.
+template <class F>
+void MoeLayer::for_tiles(const Group& group, int64_t tiles, int worker, int workers, F&& f) const {
+  int64_t total = 0;
+  for (size_t i = group.begin; i < group.end; ++i) total += tiles * items_[i].tile_weight;
+  const Range part = split_range(total, worker, workers);
+  int64_t base = 0;
+  for (size_t i = group.begin; i < group.end && base < part.end; ++i) {
+    const int64_t weight = items_[i].tile_weight;
+    const int64_t span = tiles * weight;
+    const int64_t low = std::clamp<int64_t>(part.begin - base, 0, span);
+    const int64_t high = std::clamp<int64_t>(part.end - base, 0, span);
+    const Range range{(low + weight - 1) / weight, (high + weight - 1) / weight};
+    if (range.begin < range.end) f(items_[i], range);
+    base += span;
+  }
+}
+
+void MoeLayer::gate_up(const Group& group, int worker, int workers) {
+  const GateUpFn kernel = kernels_.gate_up[static_cast<int>(layout_->gate.format)];
+  for_tiles(group, layout_->gate.row_tiles, worker, workers, [&](const Item& item, Range tiles) {
+    marks_.mark(worker);
+    GateUpArgs args;
+    args.layout = layout_;
+    args.blob = item.blob;
+    args.x = x_of_pair_.data() + item.pair_begin;
+    args.tokens = item.pair_count;
+    args.tile_begin = tiles.begin;
+    args.tile_end = tiles.end;
+    args.a = a_of_pair_.data() + item.pair_begin;
+    kernel(args);
+  });
+}
+
+void MoeLayer::down(const Group& group, int worker, int workers) {
+  const MatvecFn kernel = kernels_.matvec[static_cast<int>(layout_->down.format)];
+  for_tiles(group, layout_->down.row_tiles, worker, workers, [&](const Item& item, Range tiles) {
+    const PackedMatrix matrix = expert_down(*layout_, item.blob);
+    MatvecArgs args;
+    args.w = &matrix;
+    args.x = const_cast<const uint32_t* const*>(a_of_pair_.data() + item.pair_begin);
+    args.tokens = item.pair_count;
+    args.tile_begin = tiles.begin;
+    args.tile_end = tiles.end;
+    args.y = y_of_pair_.data() + item.pair_begin;
+    kernel(args);
+  });
+}
+
+void MoeLayer::merge(int worker, int workers) const {
+  const int64_t chunks = (layout_->hidden + kMergeColumns - 1) / kMergeColumns;
+  const Range part = split_range(call_.tokens * chunks, worker, workers);
+  std::array<const float*, kMaxTopK> y{};
+  for (int64_t task = part.begin; task < part.end; ++task) {
+    const int64_t token = task / chunks, column = task % chunks * kMergeColumns;
+    const int64_t first = token * options_.top_k;
+    MergeArgs args;
+    while (args.slots < options_.top_k && call_.ids[first + args.slots] >= 0) {
+      y[static_cast<size_t>(args.slots)] = y_of_token_[static_cast<size_t>(first + args.slots)] + column;
+      ++args.slots;
+    }
+    args.y = y.data();
+    args.weight = call_.weights + first;
+    args.cols = std::min(kMergeColumns, layout_->hidden - column);
+    args.out = call_.out[token] + column;
+    kernels_.merge(args);
+  }
+}
+
+void MoeLayer::count(const LayerPlan& plan) {
+  const size_t misses = plan.fetches.size() + plan.cpu.size();
+  const auto blob_bytes = static_cast<uint64_t>(layout_->bytes);
+  hits_ += plan.hits.size();
+  fetched_ += plan.fetches.size();
+  cpu_ += plan.cpu.size();
+  promoted_ += plan.promotions.size();
+  bytes_fetched_ += (plan.fetches.size() + plan.promotions.size()) * blob_bytes;
+  bytes_cpu_ += plan.cpu.size() * static_cast<uint64_t>(layout_->payload_bytes);
+  ++misses_histogram_[std::min<size_t>(misses, kMissHistogramSize - 1)];
+}
+
+void MoeLayer::add_counters(EngineCounters& counters) const {
+  counters.expert_hits += hits_;
+  counters.expert_fetched += fetched_;
+  counters.expert_cpu += cpu_;
+  counters.expert_promoted += promoted_;
+  counters.bytes_fetched += bytes_fetched_;
+  counters.bytes_cpu += bytes_cpu_;
+  for (size_t i = 0; i < misses_histogram_.size(); ++i) counters.misses_histogram[i] += misses_histogram_[i];
+  counters.link_wait_seconds += slots_.link().counters().wait_seconds;
+}
+
+void MoeLayer::reset_counters() {
+  hits_ = fetched_ = cpu_ = promoted_ = bytes_fetched_ = bytes_cpu_ = 0;
+  misses_histogram_.fill(0);
+  slots_.link().reset_counters();
+}
+
+}  // namespace ft

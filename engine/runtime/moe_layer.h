@@ -1,0 +1,127 @@
+// One MoE layer on the host device: where each expert runs, in which order, and the merge.
+//
+// The same kernels run on the same packed blob wherever an expert's weights are (bank, slot, staging buffer), each
+// expert sees only the rows routed to it, and outputs are merged in top-k order: the result is the same bits for every
+// strategy, cache content and thread count. On the host device hits and CPU experts share the cores, so they are one
+// group of work; only the link runs beside them.
+//
+// Decode: the slot table plans, fetches are enqueued, then promotions behind them; hits and CPU experts are computed
+// while the link copies; fetched experts follow as they arrive.
+// Prefill: a prompt touches most experts of a layer once, so a short prompt would throw the decode cache out for blobs
+// that are not used again. The table is therefore neither asked nor changed: experts that happen to be in slots are
+// read there, the others run from the bank (cpu, hybrid) or are streamed through two staging buffers (offload).
+// Thread rule: one thread calls. No allocation after the constructor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/runtime/activation_buffers.h"
+#include "engine/runtime/counters.h"
+#include "engine/runtime/expert_pairs.h"
+#include "engine/runtime/expert_slots.h"
+#include "engine/runtime/worker_marks.h"
+#include "kernels/registry.h"
+
+namespace ft {
+
+enum class MoePlacement : uint8_t {
+  kDecode,   // by the slot table, which is updated
+  kPrefill,  // slots read-only, the rest from bank or staging
+  kGiven,    // by a plan from outside (layer_sweep); the table is not touched
+  kAllHits,  // every expert from some slot, whatever it holds (dense)
+};
+
+// What is asked of one layer. Rows are the step's tokens.
+struct MoeCall {
+  int layer = 0;  // MoE layer
+  int64_t tokens = 0;
+  const uint32_t* const* x = nullptr;  // (tokens) packed activations of `hidden`
+  const int32_t* ids = nullptr;        // (tokens, top_k); -1, trailing only: no expert
+  const float* weights = nullptr;      // (tokens, top_k)
+  float* const* out = nullptr;         // (tokens) rows of hidden
+  MoePlacement placement = MoePlacement::kDecode;
+  const LayerPlan* given = nullptr;  // kGiven
+};
+
+struct MoeLayerOptions {
+  int top_k = 0;
+  int64_t max_tokens = 0;
+  Strategy strategy = Strategy::kOffload;
+  SplitTable fetch_of_misses;
+  int64_t promote_bytes_per_layer = 0;
+};
+
+class MoeLayer {
+ public:
+  MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, ExpertSlots& slots, WorkerPool& pool,
+           WorkerMarks& marks);
+  void run(const MoeCall& call);
+
+  // Adds this layer's part: experts, bytes, misses, link waits. See EngineCounters.
+  void add_counters(EngineCounters& counters) const;
+  void reset_counters();
+
+ private:
+  // One expert's work: where its blob is and when it is there.
+  struct Item {
+    int expert = -1;
+    const std::byte* blob = nullptr;
+    Link::Ticket ticket = Link::kNoTicket;
+    int64_t pair_begin = 0;  // into the pointer arrays below
+    int64_t pair_count = 0;
+    int64_t tile_weight = 0;  // relative cost of one row tile
+  };
+  struct Group {
+    size_t begin = 0, end = 0;
+  };
+
+  void place_by_plan(const LayerPlan& plan);
+  void place_prefill();
+  void place_all_hits();
+  Item item_of(int expert, const std::byte* blob, Link::Ticket ticket = Link::kNoTicket) const;
+  void add_from_slot(int expert, int64_t slot);  // ready, or pending while its copy is under way
+  void point_pairs();
+  void count(const LayerPlan& plan);
+
+  Group next_group(size_t begin);  // waits for the link
+  void stage_ahead(size_t computed);  // keeps the staging buffers filling; items before `computed` are done
+  void compute(int worker, int workers);
+  void gate_up(const Group& group, int worker, int workers);
+  void down(const Group& group, int worker, int workers);
+  template <class F>
+  void for_tiles(const Group& group, int64_t tiles, int worker, int workers, F&& f) const;
+  void merge(int worker, int workers) const;
+
+  MoeLayerOptions options_;
+  const KernelTable& kernels_;
+  ExpertSlots& slots_;
+  WorkerPool& pool_;
+  WorkerMarks& marks_;
+
+  MoeCall call_;
+  const ExpertLayout* layout_ = nullptr;  // of the current layer
+  ExpertPairs pairs_;
+  LayerPlan plan_;
+  std::vector<Item> items_;    // ready ones, then the pending ones in order of arrival
+  std::vector<Item> pending_;  // of the layer being placed
+  size_t ready_count_ = 0;
+  size_t first_staged_ = 0;  // items from here on come through the staging buffers
+  size_t staged_ = 0;        // of them, how many copies were enqueued
+  Group group_;              // written by worker 0 between barriers
+
+  RowBuffer<uint32_t> activated_;  // (max_tokens * top_k) packed rows of intermediate
+  RowBuffer<float> outputs_;       // (max_tokens * top_k) rows of hidden
+  std::vector<const uint32_t*> x_of_pair_;  // in order of experts
+  std::vector<uint32_t*> a_of_pair_;
+  std::vector<float*> y_of_pair_;
+  std::vector<const float*> y_of_token_;  // (max_tokens * top_k) in order of tokens: for the merge
+
+  uint64_t hits_ = 0, fetched_ = 0, cpu_ = 0, promoted_ = 0, bytes_fetched_ = 0, bytes_cpu_ = 0;
+  std::array<uint64_t, kMissHistogramSize> misses_histogram_{};
+};
+
+}  // namespace ft

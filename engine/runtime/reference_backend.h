@@ -1,0 +1,61 @@
+// The family operations in reference numerics: fp32 activations that are never rounded to bf16, weights decoded to
+// fp32, dot products summed in double, std::exp, an fp32 KV cache. What is compared with Hugging Face transformers in
+// float32. Runs from the banks: strategies and slots do not exist here.
+//
+// A weight row is decoded once per step, for all its tokens, by the thread that owns it.
+// Thread rule: one thread calls. No allocation after the constructor.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/runtime/activation_buffers.h"
+#include "engine/runtime/backend_parts.h"
+#include "engine/runtime/expert_pairs.h"
+#include "engine/runtime/kv_cache.h"
+
+namespace ft {
+
+class ReferenceBackend final : public StepBackend {
+ public:
+  explicit ReferenceBackend(const BackendParts& parts);
+
+  void begin_step(const StepTokens& tokens) override { tokens_ = &tokens; }
+  const float* logits_rows() const override { return logits_.row(0); }
+
+  void embed(TableId table, Slot to) override;
+  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
+  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void attention(const AttentionSpec& spec) override;
+  void silu_mul(Slot gate, Slot up, Slot to) override;
+  void add(Slot into, Slot from) override;
+  void moe(const MoeSpec& spec, Slot from, Slot to) override;
+  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+
+ private:
+  void multiply(const PackedMatrix& matrix, const RowBuffer<float>& x, int64_t rows, const RowBuffer<float>& y,
+                const float* bias = nullptr);
+  void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
+  void route(const MoeSpec& spec, int64_t token);
+  void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
+  void down_row(const ExpertLayout& layout, int expert, int64_t row, int worker);
+  float* decoded(int worker, int index) { return decoded_.row(worker * 2 + index); }
+
+  BackendParts parts_;
+  RopeTable rope_;
+  ActivationBuffers buffers_;
+  RowBuffer<float> head_input_, logits_, router_logits_;
+  RowBuffer<float> decoded_;  // (threads * 2) rows of the widest matrix
+  RowBuffer<double> scores_;  // (threads) scores of max_context positions, then sums of head_dim
+  KvCache<float> kv_;
+  int top_k_ = 0;
+  ExpertPairs pairs_;
+  std::vector<int32_t> ids_;               // (max_tokens, top_k)
+  std::vector<float> weights_;             // (max_tokens, top_k)
+  RowBuffer<float> activated_, outputs_;   // per pair: intermediate, hidden
+  int moe_index_ = 0;                      // MoE layer at hand
+  const StepTokens* tokens_ = nullptr;
+};
+
+}  // namespace ft

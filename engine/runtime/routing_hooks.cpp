@@ -1,0 +1,64 @@
+#include "engine/runtime/routing_hooks.h"
+
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+
+RoutingHooks::RoutingHooks(const ModelGeometry& geometry, int max_sequences)
+    : layers_(static_cast<int>(geometry.moe_layers.size())),
+      experts_(geometry.expert.experts),
+      top_k_(geometry.expert.top_k),
+      max_sequences_(max_sequences) {}
+
+void RoutingHooks::check_shape(const RoutingTrace& trace) const {
+  const auto shape = [](int layers, int experts, int top_k) {
+    return std::to_string(layers) + " layers, " + std::to_string(experts) + " experts, top " + std::to_string(top_k);
+  };
+  if (trace.layers != layers_ || trace.experts != experts_ || trace.top_k != top_k_) {
+    throw Error(ErrorKind::kFailed,
+                {"routing trace does not fit the model", shape(trace.layers, trace.experts, trace.top_k),
+                 shape(layers_, experts_, top_k_), "record or generate one for this model"});
+  }
+}
+
+void RoutingHooks::record_into(RoutingTrace* trace) {
+  if (trace != nullptr && trace->tokens == 0 && trace->ids.empty()) {
+    trace->layers = layers_;
+    trace->experts = experts_;
+    trace->top_k = top_k_;
+  }
+  if (trace != nullptr) check_shape(*trace);
+  record_ = trace;
+}
+
+void RoutingHooks::force(std::shared_ptr<const RoutingTrace> trace) {
+  if (trace != nullptr) {
+    check_shape(*trace);
+    if (trace->tokens < 1) {
+      throw Error(ErrorKind::kFailed, {"routing trace is empty", "0 tokens", "at least 1", "generate a longer one"});
+    }
+  }
+  forced_ = std::move(trace);
+}
+
+void RoutingHooks::apply(const StepTokens& tokens, int layer, int32_t* ids) {
+  if (forced_ != nullptr) {
+    for (int64_t t = 0; t < tokens.count(); ++t) {
+      const auto token = static_cast<size_t>(t);
+      const int64_t offset = tokens.sequence[token] * forced_->tokens / max_sequences_;
+      const auto choices = forced_->at((tokens.position[token] + offset) % forced_->tokens, layer);
+      for (int slot = 0; slot < top_k_; ++slot) ids[t * top_k_ + slot] = choices[static_cast<size_t>(slot)];
+    }
+  }
+  if (record_ != nullptr && tokens.decode) {
+    for (int slot = 0; slot < top_k_; ++slot) record_->ids.push_back(static_cast<int16_t>(ids[slot]));
+  }
+}
+
+void RoutingHooks::finish_step(const StepTokens& tokens) {
+  if (record_ != nullptr && tokens.decode) ++record_->tokens;
+}
+
+}  // namespace ft

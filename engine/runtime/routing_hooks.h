@@ -1,0 +1,42 @@
+// Where the router's choices are looked at or replaced: recording of decode steps, and synthetic routing.
+//
+// With synthetic weights the router's logits mean nothing, so its choices come from a trace; the router kernel still
+// runs (its time is part of a step) and its weights are kept. Both backends call apply() between router and experts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/experts/routing_trace.h"
+#include "engine/model/geometry.h"
+#include "engine/runtime/step_tokens.h"
+
+namespace ft {
+
+class RoutingHooks {
+ public:
+  RoutingHooks(const ModelGeometry& geometry, int max_sequences);
+
+  // Null: off. An empty trace takes the model's shape; another one must have it: throws Error(kFailed).
+  // A trace is one sequence's, so of a batch the first run is recorded. Prefill is not recorded.
+  void record_into(RoutingTrace* trace);
+  // Null: the router decides. Throws Error(kFailed) when the trace has another shape than the model, or no token.
+  void force(std::shared_ptr<const RoutingTrace> trace);
+  bool forced() const { return forced_ != nullptr; }
+
+  // ids: (tokens, top_k) of one MoE layer, best first; replaced when a trace is forced, then recorded.
+  // The token of sequence s at position p takes the choices of trace token (p + s * tokens / max_sequences) mod tokens:
+  // sequences of a batch walk the trace apart from each other, and a replay starts where a cache content says.
+  void apply(const StepTokens& tokens, int layer, int32_t* ids);
+  void finish_step(const StepTokens& tokens);
+
+ private:
+  void check_shape(const RoutingTrace& trace) const;
+
+  int layers_ = 0, experts_ = 0, top_k_ = 0;
+  int max_sequences_ = 0;
+  RoutingTrace* record_ = nullptr;
+  std::shared_ptr<const RoutingTrace> forced_;
+};
+
+}  // namespace ft

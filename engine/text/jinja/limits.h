@@ -1,0 +1,23 @@
+// Bounds of chat templates. A template comes with the model and its variables with a request; neither may stall or
+// exhaust the server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ft::jinja {
+
+inline constexpr size_t kMaxTemplateBytes = 1u << 20;  // largest published: 17 KB
+inline constexpr int kMaxNesting = 200;                // blocks and expressions inside each other, in the source
+inline constexpr int kMaxCallDepth = 1000;             // C++ calls of the interpreter inside each other, 0.5 KB each
+inline constexpr int kMaxValueDepth = 100;             // lists and objects inside each other, where one is walked
+inline constexpr size_t kMaxOutputBytes = 16u << 20;   // of a rendering, and of any one string
+inline constexpr int64_t kMaxRange = 100'000;          // jinja2.sandbox.MAX_RANGE
+
+// Work of one rendering: one unit per node evaluated, and per 8 bytes copied or list entries made (4 each). 100 M is about
+// 3 s and at most 0.8 GB; the longest conversation that fits in 1 M tokens needs less than 10 M.
+inline constexpr int64_t kMaxWork = 100'000'000;
+inline constexpr int64_t kBytesPerWork = 8;
+inline constexpr int64_t kWorkPerEntry = 4;
+
+}  // namespace ft::jinja

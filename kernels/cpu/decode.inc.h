@@ -1,0 +1,128 @@
+// The code per format: 16 code words of one row to bf16 pairs, and the scales of a block for the four rows of a tile.
+// Layouts are drawn in kernels/formats/NAME.h. Include after a vector vocabulary and pairs_*.inc.h.
+//
+//   kWords, kPairs       words per lane, pairs per word; kWords * kPairs = 8
+//   Tables               constants that stay in registers
+//   pair<q>(tables, v)   pair q of each word as two bf16, the even k in the low half: exact, all codes
+//   scales(...)          fp32 scale per lane of each row. `scales` is the block's part, `lanes` the lanes it has (16 in
+//                        the version for whole blocks); absent lanes get +0
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/formats/format.h"
+
+namespace ft::FT_ISA_NAMESPACE {
+
+template <FormatId>
+struct Decode;
+
+template <>
+struct Decode<FormatId::kBf16> {
+  static constexpr int kWords = 8;
+  static constexpr int kPairs = 1;
+  static constexpr int kScaleBytesPerBlock = 0;
+  struct Tables {};
+
+  template <int>
+  static inline U32x16 pair(const Tables&, U32x16 v) {
+    return v;
+  }
+  static inline void scales(const Tables&, const std::byte*, F32x16 (&out)[kRowsPerTile]) {
+    for (F32x16& scale : out) scale = broadcast(1.0f);
+  }
+  static inline void scales(const Tables& tables, const std::byte* scales_of_block, int lanes,
+                            F32x16 (&out)[kRowsPerTile]) {
+    scales(tables, scales_of_block, out);
+    for (F32x16& scale : out) scale = first_lanes(scale, lanes);
+  }
+};
+
+// E4M3 in bytes 0 and 2 (q = 0) or 1 and 3 (q = 1) of each word to two bf16. Codes 0x08 .. 0x7e move their exponent and
+// mantissa to bf16's places and add 120 to the exponent. The others (subnormal, zero, NaN) come from a table by their
+// low four bits: no fp32 denormal appears on the way, so flush modes do not matter.
+struct E4m3 {
+  HalfTable unusual;
+
+  static inline E4m3 load() {
+    static constexpr uint16_t kUnusual[16] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60,
+                                              0, 0,      0,      0,      0,      0,      0,      0x7fc0};
+    return {load_half_table(kUnusual)};
+  }
+
+  template <int q>
+  inline U32x16 pair(U32x16 v) const {
+    const U32x16 in_low_byte = q == 0 ? v : shift_right_halves<8>(v);
+    const U32x16 magnitude = and_words(in_low_byte, broadcast_word(0x007f007fu));
+    const U32x16 usual = add_halves(shift_left_halves<4>(magnitude), broadcast_word(0x3c003c00u));
+    // magnitude - 8 as an unsigned half: 0 .. 118 for usual codes, more for 0x7f and, wrapped, for 0 .. 7
+    const U32x16 from_8 = add_halves(magnitude, broadcast_word(0xfff8fff8u));
+    const U32x16 decoded = lookup_halves_from(unusual, from_8, broadcast_word(0x00770077u), magnitude, usual);
+    const U32x16 sign_on_top = q == 0 ? shift_left_halves<8>(v) : v;
+    return select_bits(broadcast_word(0x80008000u), sign_on_top, decoded);
+  }
+};
+
+template <>
+struct Decode<FormatId::kNvfp4> {
+  static constexpr int kWords = 2;
+  static constexpr int kPairs = 4;
+  static constexpr int kScaleBytesPerBlock = kLanes * kRowsPerTile;
+  struct Tables {
+    HalfTable code = load_codes();
+    E4m3 scale = E4m3::load();
+
+    static inline HalfTable load_codes() {  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives as bf16
+      static constexpr uint16_t kCodes[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                              0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+      return load_half_table(kCodes);
+    }
+  };
+
+  template <int q>
+  static inline U32x16 pair(const Tables& tables, U32x16 v) {
+    return lookup_halves(tables.code, q == 0 ? v : shift_right<4 * q>(v));
+  }
+  static inline void spread(const Tables& tables, U32x16 words, F32x16 (&out)[kRowsPerTile]) {
+    const U32x16 rows01 = tables.scale.pair<0>(words);
+    const U32x16 rows23 = tables.scale.pair<1>(words);
+    const U32x16 upper = broadcast_word(0xffff0000u);
+    out[0] = bits_to_float(shift_left<16>(rows01));
+    out[1] = bits_to_float(and_words(rows01, upper));
+    out[2] = bits_to_float(shift_left<16>(rows23));
+    out[3] = bits_to_float(and_words(rows23, upper));
+  }
+  static inline void scales(const Tables& tables, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
+    spread(tables, load_words(reinterpret_cast<const uint32_t*>(scales_of_block)), out);
+  }
+  static inline void scales(const Tables& tables, const std::byte* scales_of_block, int lanes,
+                            F32x16 (&out)[kRowsPerTile]) {
+    spread(tables, load_words_n(reinterpret_cast<const uint32_t*>(scales_of_block), lanes), out);
+  }
+};
+
+template <>
+struct Decode<FormatId::kFp8Block> {
+  static constexpr int kWords = 4;
+  static constexpr int kPairs = 2;
+  static constexpr int kScaleBytesPerBlock = 8;
+  struct Tables {
+    E4m3 code = E4m3::load();
+  };
+
+  template <int q>
+  static inline U32x16 pair(const Tables& tables, U32x16 v) {
+    return tables.code.pair<q>(v);
+  }
+  static inline void scales(const Tables&, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
+    const float* pair_of_scales = reinterpret_cast<const float*>(scales_of_block);
+    for (F32x16& scale : out) scale = broadcast_halves(pair_of_scales[0], pair_of_scales[1]);
+  }
+  static inline void scales(const Tables&, const std::byte* scales_of_block, int lanes, F32x16 (&out)[kRowsPerTile]) {
+    const float* present = reinterpret_cast<const float*>(scales_of_block);  // one scale for 8 lanes or less
+    const float second = lanes > 8 ? present[1] : 0.0f;
+    for (F32x16& scale : out) scale = first_lanes(broadcast_halves(present[0], second), lanes);
+  }
+};
+
+}  // namespace ft::FT_ISA_NAMESPACE

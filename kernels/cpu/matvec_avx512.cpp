@@ -1,0 +1,5 @@
+#include "kernels/cpu/vec_avx512.h"
+// The vocabulary comes first.
+#include "kernels/cpu/pairs_fma.inc.h"
+// Then what is written in it.
+#include "kernels/cpu/matvec.inc.h"

@@ -1,0 +1,106 @@
+// The canonical dot products (kernels/ops/matvec.h) of one row tile with kTokens packed activation rows: what matvec
+// and gate_up are made of. Include after a vector vocabulary and pairs_*.inc.h.
+#pragma once
+
+#include "kernels/cpu/decode.inc.h"
+#include "kernels/cpu/tree_rows.inc.h"
+#include "kernels/formats/format.h"
+
+namespace ft::FT_ISA_NAMESPACE {
+
+constexpr int kTokenGroup = 4;  // tokens that share one decoding of a tile
+// Far enough that a line is there when its turn comes (some 100 ns at 10 GB/s a core is 1 KB).
+constexpr int kPrefetchBytes = 4096;
+constexpr int kCacheLine = 64;
+
+template <class Format, int kTokens, int q>
+static inline void add_pair(const typename Format::Tables& tables, const U32x16 (&v)[kRowsPerTile],
+                            const uint32_t* const* x, int64_t x_offset, F32x16 (&p)[kRowsPerTile][kTokens]) {
+  Pairs xs[kTokens];
+  for (int t = 0; t < kTokens; ++t) xs[t] = make_pairs(load_words(x[t] + x_offset + q * kLanes));
+  for (int r = 0; r < kRowsPerTile; ++r) {
+    const Pairs w = make_pairs(Format::template pair<q>(tables, v[r]));
+    for (int t = 0; t < kTokens; ++t) p[r][t] = dot_pairs(w, xs[t], p[r][t]);
+  }
+}
+
+// kShort: the last block with fewer than 16 lanes.
+template <class Format, int kTokens, bool kShort>
+static inline void add_block(const typename Format::Tables& tables, const uint32_t* codes, const std::byte* scales,
+                             int lanes, const uint32_t* const* x, int64_t block, F32x16 (&acc)[kRowsPerTile][kTokens]) {
+  F32x16 p[kRowsPerTile][kTokens];
+  for (auto& row : p) {
+    for (F32x16& sum : row) sum = zero();
+  }
+  for (int h = 0; h < Format::kWords; ++h) {
+    U32x16 v[kRowsPerTile];
+    for (int r = 0; r < kRowsPerTile; ++r) {
+      const int index = h * kRowsPerTile + r;
+      v[r] = kShort ? load_words_n(codes + index * lanes, lanes) : load_words(codes + index * kLanes);
+    }
+    const int64_t x_offset = (block * 8 + h * Format::kPairs) * kLanes;
+    add_pair<Format, kTokens, 0>(tables, v, x, x_offset, p);
+    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, v, x, x_offset, p);
+    if constexpr (Format::kPairs > 2) {
+      add_pair<Format, kTokens, 2>(tables, v, x, x_offset, p);
+      add_pair<Format, kTokens, 3>(tables, v, x, x_offset, p);
+    }
+  }
+  F32x16 scale[kRowsPerTile];
+  if constexpr (kShort) {
+    Format::scales(tables, scales, lanes, scale);
+  } else {
+    Format::scales(tables, scales, scale);
+  }
+  for (int r = 0; r < kRowsPerTile; ++r) {
+    for (int t = 0; t < kTokens; ++t) acc[r][t] = fma(p[r][t], scale[r], acc[r][t]);
+  }
+}
+
+// Dot products of the four rows of `tile` with x[0 .. kTokens-1], without the matrix's global. sums: 4 per token.
+template <class Format, int kTokens>
+static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, int64_t tile, const uint32_t* const* x,
+                            float* sums) {
+  constexpr int kCodeBytes = Format::kWords * kRowsPerTile * kLanes * 4;
+  const typename Format::Tables tables{};
+  const std::byte* codes = matrix + layout.codes_offset + tile * layout.code_bytes_per_tile;
+  const std::byte* scales = matrix + layout.scales_offset + tile * layout.scale_bytes_per_tile;
+  F32x16 acc[kRowsPerTile][kTokens];
+  for (auto& row : acc) {
+    for (F32x16& sum : row) sum = zero();
+  }
+  const int64_t whole = layout.blocks - (layout.last_lanes < kLanes ? 1 : 0);
+  for (int64_t block = 0; block < whole; ++block) {
+    for (int line = 0; line < kCodeBytes; line += kCacheLine) prefetch(codes + kPrefetchBytes + line);
+    if constexpr (Format::kScaleBytesPerBlock >= kCacheLine) prefetch(scales + kPrefetchBytes / 8);
+    add_block<Format, kTokens, false>(tables, reinterpret_cast<const uint32_t*>(codes), scales, kLanes, x, block, acc);
+    codes += kCodeBytes;
+    scales += Format::kScaleBytesPerBlock;
+  }
+  if (whole < layout.blocks) {
+    const int lanes = static_cast<int>(layout.last_lanes);
+    for (int line = 0; line < kCodeBytes; line += kCacheLine) prefetch(codes + kPrefetchBytes + line);
+    add_block<Format, kTokens, true>(tables, reinterpret_cast<const uint32_t*>(codes), scales, lanes, x, whole, acc);
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    _mm_storeu_ps(sums + t * kRowsPerTile, tree_sum_rows(acc[0][t], acc[1][t], acc[2][t], acc[3][t]));
+  }
+}
+
+// Calls f(first_token, std-free integral constant of the group's size) for groups of 4, 2 and 1 tokens.
+template <int kTokens>
+struct TokenGroup {
+  static constexpr int kCount = kTokens;
+};
+template <class F>
+static inline void for_token_groups(int64_t tokens, F f) {
+  int64_t t = 0;
+  for (; t + kTokenGroup <= tokens; t += kTokenGroup) f(t, TokenGroup<kTokenGroup>{});
+  if (t + 2 <= tokens) {
+    f(t, TokenGroup<2>{});
+    t += 2;
+  }
+  if (t < tokens) f(t, TokenGroup<1>{});
+}
+
+}  // namespace ft::FT_ISA_NAMESPACE

@@ -1,0 +1,123 @@
+#include "probes/engine_setup.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "probes/expert_set.h"
+
+namespace ft {
+namespace {
+
+constexpr double kSampleSeconds = 5e-4;  // below a scheduler's slice: what interrupts one sample leaves others clean
+constexpr int64_t kMaxRepeats = 1000;
+
+int max_distinct(const ModelGeometry& geometry, const EngineConfig& config) {
+  return std::min(geometry.expert.experts, geometry.expert.top_k * config.max_batch);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads) {
+  const ModelWeights& weights = *context.model.weights;
+  EngineConfig config = context.base;
+  config.strategy = Strategy::kHybrid;
+  config.threads = threads;
+  const int distinct = max_distinct(weights.geometry, config);
+  config.fetch_of_misses.assign(static_cast<size_t>(distinct) + 1, 0);
+  config.promote_bytes_per_layer = 0;
+  const SlotBounds bounds = slot_bounds(weights.geometry, weights.formats, config, context.memory_inputs);
+  const int64_t cold = kColdFactor * context.topology->last_level_cache_bytes / weights.formats.expert_bytes_max;
+  config.slots = std::clamp(std::max<int64_t>(cold, 4 * distinct), bounds.min, std::max(bounds.min, bounds.max));
+  auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
+  SlotTable table(static_cast<int>(weights.geometry.moe_layers.size()), weights.geometry.expert.experts, config.slots);
+  table.fill_in_order();
+  engine->restore_cache(table.content());
+  return engine;
+}
+
+PlanMaker::PlanMaker(const ModelGeometry& geometry, std::shared_ptr<const RoutingTrace> trace, int64_t slots)
+    : geometry_(geometry), trace_(std::move(trace)), slots_(slots) {}
+
+void PlanMaker::next_token() { ++token_; }
+
+std::vector<int> PlanMaker::choose(int layer, int count) const {
+  std::vector<int> chosen;
+  const auto take = [&](int expert) {
+    if (static_cast<int>(chosen.size()) == count) return;
+    if (std::find(chosen.begin(), chosen.end(), expert) == chosen.end()) chosen.push_back(expert);
+  };
+  if (trace_ != nullptr) {
+    for (int64_t i = 0; i < trace_->tokens && static_cast<int>(chosen.size()) < count; ++i) {
+      for (const int16_t id : trace_->at((token_ + i) % trace_->tokens, layer)) take(id);
+    }
+  }
+  for (int i = 0; static_cast<int>(chosen.size()) < count; ++i) {
+    take(static_cast<int>((token_ * count + i) % geometry_.expert.experts));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+void PlanMaker::make(const SweepPoint& point, int layer, LayerPlan& plan) {
+  FT_CHECK(point.hits + point.fetched + point.promoted <= slots_);
+  const auto slot = [&] { return slots_ == 0 ? 0 : next_slot_++ % slots_; };
+  const std::vector<int> chosen = choose(layer, point.experts());
+  plan.clear();
+  plan.layer = layer;
+  // Which of them hit depends on the token, so that no expert is always in the same arm.
+  const size_t n = chosen.size();
+  const auto expert = [&](size_t i) { return chosen[(i + static_cast<size_t>(token_)) % n]; };
+  size_t at = 0;
+  for (int i = 0; i < point.hits; ++i) plan.hits.push_back({expert(at++), slot()});
+  for (int i = 0; i < point.fetched; ++i) plan.fetches.push_back({expert(at++), slot()});
+  for (int i = 0; i < point.cpu; ++i) plan.cpu.push_back(expert(at++));
+  for (int i = 0; i < point.promoted; ++i) plan.promotions.push_back({plan.cpu[static_cast<size_t>(i)], slot()});
+}
+
+LayerLoop::LayerLoop(Engine& engine, PlanMaker& plans, const SweepPoint& point)
+    : engine_(engine), plans_(plans), point_(point), layers_(static_cast<int>(engine.geometry().moe_layers.size())) {
+  layer_plans_.resize(static_cast<size_t>(layers_));
+  run_once();  // pages and pool awake
+  const double seconds = std::max(run_once(), 1e-7);
+  repeats_ = std::clamp(static_cast<int64_t>(std::ceil(kSampleSeconds / seconds)), int64_t{1}, kMaxRepeats);
+}
+
+void LayerLoop::make_plans() {
+  plans_.next_token();
+  for (int layer = 0; layer < layers_; ++layer) plans_.make(point_, layer, layer_plans_[static_cast<size_t>(layer)]);
+}
+
+double LayerLoop::run_once() {
+  make_plans();
+  const double start = now_seconds();
+  for (const LayerPlan& plan : layer_plans_) engine_.run_moe_layer(plan, point_.tokens);
+  return now_seconds() - start;
+}
+
+double LayerLoop::microseconds_per_layer() {
+  engine_.reset_counters();  // waits for the copies that the point before left
+  double seconds = 0;
+  for (int64_t i = 0; i < repeats_; ++i) seconds += run_once();
+  return seconds * 1e6 / static_cast<double>(layers_per_sample());
+}
+
+std::string answer_hash(Engine& engine) {
+  constexpr int kPrompt = 4, kDecoded = 2;
+  const int sequence = engine.open_sequence();
+  FT_CHECK(sequence >= 0);
+  std::vector<int32_t> ids;
+  const int64_t length = std::min<int64_t>(kPrompt + kDecoded, engine.config().max_context);
+  for (int64_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>((7 * i + 3) % engine.geometry().vocab));
+  const int64_t prompt = std::max<int64_t>(1, length - kDecoded);
+  engine.prefill(sequence, std::span(ids).first(static_cast<size_t>(prompt)));
+  for (int64_t i = prompt; i < length; ++i) {
+    const TokenRun run{sequence, i, std::span(ids).subspan(static_cast<size_t>(i), 1), false, true};
+    engine.step({&run, 1});
+  }
+  engine.close_sequence(sequence);
+  return engine.counters().logits_hash;
+}
+
+}  // namespace ft

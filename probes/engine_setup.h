@@ -1,0 +1,67 @@
+// What the probes of the engine's parts share: an engine to time, plans for its MoE layers, a check of its answers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+#include "probes/probe.h"
+
+namespace ft {
+
+// A hybrid engine with `threads`, and slots enough that hits come from memory when the model's experts do: 8 times the
+// last-level cache, within the memory plan. Its cache is filled in order. Throws Error.
+std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads);
+
+// One point of the sweep: how many experts of a layer are where. Promoted ones are counted in cpu.
+struct SweepPoint {
+  int tokens = 1;
+  int hits = 0, fetched = 0, cpu = 0, promoted = 0;
+
+  int experts() const { return hits + fetched + cpu; }
+  auto operator<=>(const SweepPoint&) const = default;
+};
+
+// Makes plans for run_moe_layer: experts as the trace chose them (tokens one after the other, never one repeated),
+// slots in turn, so that all of them are used.
+class PlanMaker {
+ public:
+  // trace null: experts in turn. REQUIRES slots >= hits + fetched + promoted of every point asked for.
+  PlanMaker(const ModelGeometry& geometry, std::shared_ptr<const RoutingTrace> trace, int64_t slots);
+  void next_token();  // every layer sequence is another token
+  void make(const SweepPoint& point, int layer, LayerPlan& plan);
+
+ private:
+  std::vector<int> choose(int layer, int count) const;
+
+  ModelGeometry geometry_;
+  std::shared_ptr<const RoutingTrace> trace_;
+  int64_t slots_ = 0, next_slot_ = 0, token_ = 0;
+};
+
+// All MoE layers in sequence with plans of one point, again and again until the clock and the pool's wake-up are small
+// beside it.
+class LayerLoop {
+ public:
+  LayerLoop(Engine& engine, PlanMaker& plans, const SweepPoint& point);
+  double microseconds_per_layer();  // one sample
+  int64_t layers_per_sample() const { return layers_ * repeats_; }
+
+ private:
+  void make_plans();
+  double run_once();  // seconds
+
+  Engine& engine_;
+  PlanMaker& plans_;
+  SweepPoint point_;
+  int layers_ = 0;
+  int64_t repeats_ = 1;
+  std::vector<LayerPlan> layer_plans_;
+};
+
+// Logits hash of a fixed short sequence, prefill and decode. The same before and after a probe, or it spoilt weights.
+std::string answer_hash(Engine& engine);
+
+}  // namespace ft

@@ -1,0 +1,148 @@
+#include "probes/expert_set.h"
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kDefaultCacheBytes = int64_t{32} << 20;  // when the machine does not say
+constexpr double kMemoryShare = 0.25;                      // of what is available, for copies
+constexpr double kFillBytesPerSecond = 1e9;                // synthesizing and copying, at least, on one core
+constexpr double kFillShare = 0.25;                        // of the budget, for filling
+
+int64_t cache_bytes(const ProbeContext& context) {
+  const int64_t bytes = context.topology->last_level_cache_bytes;
+  return bytes > 0 ? bytes : kDefaultCacheBytes;
+}
+
+void shuffle(std::vector<const std::byte*>& blobs) {
+  Random random(1);  // any fixed order: neighbours must not follow each other for the hardware prefetcher
+  for (size_t i = blobs.size(); i > 1; --i) std::swap(blobs[i - 1], blobs[random.below(i)]);
+}
+
+// How many blobs of a cold working set are affordable; says so in the set when it is fewer.
+int64_t affordable_blobs(const ProbeContext& context, ExpertSet& set) {
+  const int64_t wanted = kColdFactor * cache_bytes(context) / set.layout.payload_bytes + 1;
+  const double memory = kMemoryShare * static_cast<double>(context.memory->available_bytes);
+  const double time = kFillShare * kFillBytesPerSecond * context.budget.seconds;
+  const auto possible = static_cast<int64_t>(std::min(memory, time) / static_cast<double>(set.layout.bytes));
+  if (possible >= wanted) return wanted;
+  set.reduced = true;
+  set.remarks.push_back("working set below 8x the last-level cache: memory or budget");
+  return std::max<int64_t>(possible, 2);
+}
+
+ExpertSet synthetic_set(const ProbeContext& context, const ExpertShape& shape) {
+  ExpertSet set;
+  set.layout = expert_layout(shape.format, shape.hidden, shape.intermediate);
+  const int64_t count = affordable_blobs(context, set);
+  set.own = HostBuffer(count * set.layout.bytes);
+  for (int64_t i = 0; i < count; ++i) {
+    std::byte* blob = set.own.data() + i * set.layout.bytes;
+    // Values do not change the time: one expert is made, the others are copies of it.
+    if (i == 0) {
+      synthesize_expert(set.layout, 1, blob);
+    } else {
+      std::memcpy(blob, set.own.data(), static_cast<size_t>(set.layout.bytes));
+    }
+    set.blobs.push_back(blob);
+  }
+  shuffle(set.blobs);
+  return set;
+}
+
+ExpertSet bank_set(const ProbeContext& context, FormatId format) {
+  const ExpertBank& bank = context.model.weights->bank;
+  ExpertSet set;
+  for (int layer = 0; layer < bank.layers(); ++layer) {
+    if (bank.layout(layer).gate.format != format) continue;
+    set.layout = bank.layout(layer);
+    for (int expert = 0; expert < bank.experts(); ++expert) set.blobs.push_back(bank.blob(layer, expert));
+  }
+  const int64_t cache = cache_bytes(context);
+  set.warm = set.payload_bytes() <= cache;
+  if (set.warm)
+    set.remarks.push_back("warm: the model's experts fit the last-level cache, as they do when it is served");
+  if (!set.warm && set.payload_bytes() < kColdFactor * cache) {
+    const std::vector<const std::byte*> originals = set.blobs;
+    const auto count = std::max(affordable_blobs(context, set), static_cast<int64_t>(originals.size()));
+    set.own = HostBuffer(count * set.layout.bytes);
+    set.blobs.clear();
+    for (int64_t i = 0; i < count; ++i) {
+      std::byte* blob = set.own.data() + i * set.layout.bytes;
+      std::memcpy(blob, originals[static_cast<size_t>(i) % originals.size()], static_cast<size_t>(set.layout.bytes));
+      set.blobs.push_back(blob);
+    }
+  }
+  shuffle(set.blobs);
+  return set;
+}
+
+}  // namespace
+
+std::vector<ExpertSet> make_expert_sets(const ProbeContext& context) {
+  std::vector<ExpertSet> sets;
+  for (const ExpertShape& shape : context.expert_shapes) sets.push_back(synthetic_set(context, shape));
+  if (!sets.empty() || context.model.weights == nullptr) return sets;
+  std::vector<FormatId> formats;
+  for (int layer = 0; layer < context.model.weights->bank.layers(); ++layer) {
+    const FormatId format = context.model.weights->bank.layout(layer).gate.format;
+    if (std::find(formats.begin(), formats.end(), format) == formats.end()) formats.push_back(format);
+  }
+  for (const FormatId format : formats) sets.push_back(bank_set(context, format));
+  return sets;
+}
+
+bool ExpertRunner::has_variant(const ExpertLayout& layout, Isa isa) {
+  const int format = static_cast<int>(layout.gate.format);
+  const KernelDesc* gate_up = find_kernel(OpId::kGateUp, format, isa);
+  const KernelDesc* matvec = find_kernel(OpId::kMatvec, format, isa);
+  return gate_up != nullptr && matvec != nullptr && gate_up->isa == isa && matvec->isa == isa;
+}
+
+ExpertRunner::ExpertRunner(const ExpertLayout& layout, Isa isa, WorkerPool& pool) : layout_(layout), pool_(pool) {
+  const int format = static_cast<int>(layout.gate.format);
+  gate_up_ = std::get<GateUpFn>(find_kernel(OpId::kGateUp, format, isa)->fn);
+  matvec_ = std::get<MatvecFn>(find_kernel(OpId::kMatvec, format, isa)->fn);
+  const KernelDesc* pack = find_kernel(OpId::kPackActivations, kNoFormat, isa);
+  FT_CHECK(gate_up_ != nullptr && matvec_ != nullptr && pack != nullptr);
+  const auto row_bytes = [](int64_t cols) { return activation_words(cols) * static_cast<int64_t>(sizeof(uint32_t)); };
+  x_ = HostBuffer(row_bytes(layout.hidden));
+  a_ = HostBuffer(2 * row_bytes(layout.intermediate));
+  y_ = HostBuffer(layout.down.row_tiles * kRowsPerTile * static_cast<int64_t>(sizeof(float)));
+  Random random(2);
+  std::vector<float> input(static_cast<size_t>(layout.hidden));
+  for (float& value : input) value = static_cast<float>(random.normal());
+  PackActivationsArgs args;
+  args.x = input.data();
+  args.x_stride = args.cols = layout.hidden;
+  args.tokens = 1;
+  args.words = x_.as<uint32_t>();
+  std::get<PackActivationsFn>(pack->fn)(args);
+}
+
+double ExpertRunner::run(std::span<const std::byte* const> blobs) {
+  const double start = now_seconds();
+  pool_.run([&](int worker, int workers) {
+    const uint32_t* x = x_.as<uint32_t>();
+    float* y = y_.as<float>();
+    for (size_t i = 0; i < blobs.size(); ++i) {
+      uint32_t* a = a_.as<uint32_t>() + static_cast<int64_t>(i % 2) * activation_words(layout_.intermediate);
+      const Range up = split_range(layout_.gate.row_tiles, worker, workers);
+      if (up.begin < up.end) gate_up_({&layout_, blobs[i], &x, 1, up.begin, up.end, &a});
+      pool_.barrier();
+      const PackedMatrix down = expert_down(layout_, blobs[i]);
+      const uint32_t* activated = a;
+      const Range rows = split_range(layout_.down.row_tiles, worker, workers);
+      if (rows.begin < rows.end) matvec_({&down, &activated, 1, rows.begin, rows.end, &y});
+    }
+  });
+  return now_seconds() - start;
+}
+
+}  // namespace ft

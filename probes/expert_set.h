@@ -1,0 +1,56 @@
+// Experts to time, cold: blobs that together are too large for the cache, and the loop that computes them with the
+// kernels that serve.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "kernels/formats/expert_blob.h"
+#include "kernels/host/host_memory.h"
+#include "kernels/host/worker_pool.h"
+#include "kernels/registry.h"
+#include "probes/probe.h"
+
+namespace ft {
+
+inline constexpr int64_t kColdFactor = 8;  // of the last-level cache: what counts as cold
+
+struct ExpertSet {
+  ExpertLayout layout;
+  std::vector<const std::byte*> blobs;  // in the order in which they are used: shuffled
+  HostBuffer own;                       // copies or synthetic blobs; empty when the model's banks are used
+  bool warm = false;                    // fits the cache, as the served model does
+  bool reduced = false;
+  std::vector<std::string> remarks;
+
+  int64_t payload_bytes() const { return static_cast<int64_t>(blobs.size()) * layout.payload_bytes; }
+};
+
+// One set per format among the model's MoE layers, or one per context.expert_shapes when there are any.
+//   banks >= 8x the last-level cache: the banks; banks that fit the cache: the banks, marked warm, because that is how
+//   the model is served; between: copies up to 8x the cache, as far as memory and budget allow (else marked reduced).
+std::vector<ExpertSet> make_expert_sets(const ProbeContext& context);
+
+// Computes experts one after the other, each by the whole pool, for one token.
+class ExpertRunner {
+ public:
+  // gate_up and matvec of one ISA for the set's format. REQUIRES both are there.
+  ExpertRunner(const ExpertLayout& layout, Isa isa, WorkerPool& pool);
+  static bool has_variant(const ExpertLayout& layout, Isa isa);  // of exactly this ISA
+
+  // Seconds for all of `blobs` together.
+  double run(std::span<const std::byte* const> blobs);
+  // (hidden) output of the last expert of the last run.
+  std::span<const float> output() const { return {y_.as<float>(), static_cast<size_t>(layout_.hidden)}; }
+
+ private:
+  ExpertLayout layout_;
+  GateUpFn gate_up_ = nullptr;
+  MatvecFn matvec_ = nullptr;
+  WorkerPool& pool_;
+  HostBuffer x_, a_, y_;  // packed input; two rows in turn, so that one barrier an expert is enough; output
+};
+
+}  // namespace ft

@@ -1,0 +1,143 @@
+// One expert's FFN on the CPU, per ISA variant and thread count, next to reading the same bytes with the same threads
+// from the same pages: the share of the ceiling is the ratio of the two.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+#include "probes/expert_set.h"
+#include "probes/measure.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kSampleBytes = int64_t{32} << 20;  // of weights per sample: milliseconds, far above a clock's step
+constexpr size_t kLeastExperts = 2;
+
+// Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
+class Walk {
+ public:
+  explicit Walk(const ExpertSet& set) : set_(set) {
+    const auto wanted = static_cast<size_t>(kSampleBytes / set.layout.payload_bytes);
+    count_ = std::clamp(wanted, std::min(kLeastExperts, set.blobs.size()), set.blobs.size());
+  }
+  size_t count() const { return count_; }
+  std::span<const std::byte* const> next() {
+    if (at_ + count_ > set_.blobs.size()) at_ = 0;
+    const auto blobs = std::span(set_.blobs).subspan(at_, count_);
+    at_ += count_;
+    return blobs;
+  }
+
+ private:
+  const ExpertSet& set_;
+  size_t count_ = 0, at_ = 0;
+};
+
+double read_seconds(WorkerPool& pool, MemReadFn fn, std::span<const std::byte* const> blobs, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  const double start = now_seconds();
+  pool.run([&](int worker, int workers) {
+    const Range lines = split_range(bytes / kLine, worker, workers);
+    for (const std::byte* blob : blobs) {
+      MemReadArgs args{blob + lines.begin * kLine, (lines.end - lines.begin) * kLine, 0};
+      fn(args);
+    }
+  });
+  return now_seconds() - start;
+}
+
+class ExpertSingleProbe final : public Probe {
+ public:
+  std::string_view id() const override { return "expert_single"; }
+  std::string_view measures() const override {
+    return "One expert's FFN on the CPU per instruction set and thread count, next to reading its bytes.";
+  }
+  std::string_view unit() const override { return "GB/s"; }
+  Applies applies(const ProbeContext& context) const override {
+    if (context.model.weights != nullptr || !context.expert_shapes.empty()) return {};
+    return {false, "no model and no expert shape is given"};
+  }
+
+  std::vector<Samples> run(ProbeContext& context) override {
+    mismatch_.clear();
+    std::vector<Samples> result;
+    const std::vector<ExpertSet> sets = make_expert_sets(context);
+    const double share = 1.0 / static_cast<double>(sets.size() * context.thread_counts.size());
+    for (const ExpertSet& set : sets) {
+      for (const int threads : context.thread_counts) {
+        if (context.interrupted && context.interrupted()) return result;
+        WorkerPool pool({.threads = threads, .cpus = context.base.pinning});
+        run_pool(context, set, pool, share, result);
+      }
+    }
+    return result;
+  }
+
+  void verify(ProbeContext&) override {
+    if (mismatch_.empty()) return;
+    throw Error(ErrorKind::kFailed,
+                {.what = "an expert computed another result than the scalar reference", .value = mismatch_});
+  }
+
+ private:
+  void run_pool(ProbeContext& context, const ExpertSet& set, WorkerPool& pool, double share,
+                std::vector<Samples>& result) {
+    Walk walk(set);
+    const double bytes = static_cast<double>(set.layout.payload_bytes) * static_cast<double>(walk.count());
+    std::vector<Series> series;
+    const auto add = [&](const std::string& name, std::function<double()> seconds) {
+      Series one;
+      one.samples.name = name + ".threads=" + std::to_string(pool.threads());
+      one.samples.unit = "GB/s";
+      one.samples.at = {{"threads", pool.threads()},
+                        {"bytes", bytes},
+                        {"experts", static_cast<double>(walk.count())},
+                        {"expert_bytes", static_cast<double>(set.layout.payload_bytes)},
+                        {"hidden", static_cast<double>(set.layout.hidden)},
+                        {"intermediate", static_cast<double>(set.layout.intermediate)},
+                        {"working_set_bytes", static_cast<double>(set.payload_bytes())},
+                        {"warm", set.warm ? 1 : 0}};
+      one.samples.reduced = set.reduced;
+      one.samples.remarks = set.remarks;
+      one.sample = [bytes, seconds = std::move(seconds)] { return bytes / seconds() / 1e9; };
+      series.push_back(std::move(one));
+    };
+    const std::string format(format_info(set.layout.gate.format).name);
+    std::vector<std::unique_ptr<ExpertRunner>> runners;
+    for (int i = 0; i <= static_cast<int>(active_isa()); ++i) {
+      const auto isa = static_cast<Isa>(i);
+      // The scalar variant is the oracle of verify(), a hundred times slower than what serves.
+      if (isa == Isa::kScalar && active_isa() != Isa::kScalar) continue;
+      if (!ExpertRunner::has_variant(set.layout, isa)) continue;
+      runners.push_back(std::make_unique<ExpertRunner>(set.layout, isa, pool));
+      check(set, *runners.back(), isa);
+      add(format + "." + std::string(isa_name(isa)),
+          [&walk, runner = runners.back().get()] { return runner->run(walk.next()); });
+    }
+    const MemReadFn read = resolve_kernels(active_isa()).mem_read;
+    add(format + ".mem_read", [&] { return read_seconds(pool, read, walk.next(), set.layout.payload_bytes); });
+    measure(series, measure_options(context, share));
+    for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
+  }
+
+  void check(const ExpertSet& set, ExpertRunner& runner, Isa isa) {
+    WorkerPool one({.threads = 1, .cpus = {}});
+    ExpertRunner reference(set.layout, Isa::kScalar, one);
+    const auto blob = std::span(set.blobs).first(1);
+    reference.run(blob);
+    runner.run(blob);
+    if (std::memcmp(reference.output().data(), runner.output().data(), reference.output().size_bytes()) != 0) {
+      mismatch_ = isa_name(isa);
+    }
+  }
+
+  std::string mismatch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Probe> make_expert_single_probe() { return std::make_unique<ExpertSingleProbe>(); }
+
+}  // namespace ft

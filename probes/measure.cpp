@@ -1,0 +1,79 @@
+#include "probes/measure.h"
+
+#include "kernels/base/clock.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr double kOverrun = 2;  // a slow machine may take twice its time to reach min_samples
+
+}  // namespace
+
+void measure(std::vector<Series>& series, const MeasureOptions& options) {
+  const auto clock = options.clock ? options.clock : std::function<double()>(now_seconds);
+  const double start = clock();
+  const ProbeBudget& budget = options.budget;
+  std::string reason;
+  int rounds = 0;  // kept ones
+  for (int round = 0; reason.empty(); ++round) {
+    const bool kept = round >= options.discard_rounds;
+    for (Series& one : series) {
+      if (options.interrupted && options.interrupted()) {
+        reason = "interrupted";
+        break;
+      }
+      const double value = one.sample();
+      if (kept) {
+        one.samples.values.push_back(value);
+      } else {
+        ++one.samples.discarded;
+      }
+    }
+    if (!reason.empty()) break;
+    rounds += kept ? 1 : 0;
+    const double spent = clock() - start;
+    if (rounds >= budget.max_samples) {
+      reason = "samples";
+    } else if (spent >= budget.seconds && rounds >= budget.min_samples) {
+      reason = "time";
+    } else if (spent >= kOverrun * budget.seconds && rounds >= 1) {
+      reason = "time";
+    }
+  }
+  for (Series& one : series) {
+    one.samples.stop_reason = reason;
+    const bool few = static_cast<int>(one.samples.values.size()) < budget.min_samples;
+    one.samples.reduced = one.samples.reduced || few || reason == "interrupted";
+  }
+}
+
+std::vector<Samples> samples_of(std::vector<Series>& series) {
+  std::vector<Samples> result;
+  for (Series& one : series) {
+    if (!one.samples.values.empty()) result.push_back(std::move(one.samples));
+  }
+  return result;
+}
+
+MeasureOptions measure_options(const ProbeContext& context, double share_of_budget) {
+  MeasureOptions options;
+  options.budget = context.budget;
+  options.budget.seconds *= share_of_budget;
+  options.interrupted = context.interrupted;
+  return options;
+}
+
+double sample_seconds(const Samples& samples, double value) {
+  const auto coordinate = [&](const char* name) {
+    const auto found = samples.at.find(name);
+    FT_CHECK(found != samples.at.end());
+    return found->second;
+  };
+  if (samples.unit == "us") return value * 1e-6;
+  if (samples.unit == "GB/s") return coordinate("bytes") / (value * 1e9);
+  FT_CHECK(samples.unit == "tok/s");
+  return coordinate("batch") / value;
+}
+
+}  // namespace ft

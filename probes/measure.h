@@ -1,0 +1,40 @@
+// The one loop that takes samples: several series interleaved, so that a drift of the machine meets all of them alike.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "probes/probe.h"
+
+namespace ft {
+
+// One series: `samples` says what it is, `sample` takes one value in its unit. May throw Error.
+struct Series {
+  Samples samples;
+  std::function<double()> sample;
+};
+
+struct MeasureOptions {
+  ProbeBudget budget;
+  int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
+  std::function<bool()> interrupted;
+  std::function<double()> clock;  // seconds; empty: now_seconds
+};
+
+// Rounds over all series, one sample each. Stops
+//   after max_samples rounds:                                          "samples"
+//   when budget.seconds are over and min_samples rounds are taken:     "time"
+//   when twice budget.seconds are over and one round is taken:         "time", reduced
+//   when interrupted() says so, even within a round:                   "interrupted", reduced
+// Fewer than min_samples values mark a series reduced.
+void measure(std::vector<Series>& series, const MeasureOptions& options);
+std::vector<Samples> samples_of(std::vector<Series>& series);
+
+MeasureOptions measure_options(const ProbeContext& context, double share_of_budget);
+
+// Seconds that `value` of `samples` stands for, by its unit: "us", "GB/s" (needs at["bytes"]), "tok/s" (at["batch"]).
+double sample_seconds(const Samples& samples, double value);
+
+}  // namespace ft

@@ -1,0 +1,119 @@
+#include "probes/session.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/model/checkpoint.h"
+#include "engine/text/tokenizer.h"
+#include "kernels/base/error.h"
+#include "kernels/host/worker_pool.h"
+#include "probes/engine_setup.h"
+#include "probes/prompts.h"
+
+namespace ft {
+namespace {
+
+constexpr double kMemoryShare = 0.9;  // of what is available: the rest is for page tables, threads, the system
+constexpr int64_t kDecodeRoom = 160;  // tokens that `decode` adds to a context
+constexpr int64_t kTraceTokens = 512;
+constexpr std::string_view kDefaultPreset = "qwen3-30b";
+
+SplitTable share_of_misses(int size, int numerator, int denominator) {
+  SplitTable table(static_cast<size_t>(size) + 1, 0);
+  for (int m = 1; m <= size; ++m) table[static_cast<size_t>(m)] = (m * numerator + denominator - 1) / denominator;
+  return table;
+}
+
+}  // namespace
+
+ProbeSession::ProbeSession(const ProbeSessionOptions& options)
+    : topology_(detect_topology()), cpus_(detect_cpu_budget(topology_)), memory_(detect_memory_budget()) {
+  context_.topology = &topology_;
+  context_.cpus = &cpus_;
+  context_.memory = &memory_;
+  context_.expert_shapes = options.expert_shapes;
+  context_.contexts = options.contexts.empty() ? std::vector<int64_t>{128} : options.contexts;
+  context_.batches = options.batches.empty() ? std::vector<int>{1} : options.batches;
+  context_.thread_counts = options.threads;
+  if (context_.thread_counts.empty()) {
+    context_.thread_counts = {1};
+    if (cpus_.usable_cores > 1) context_.thread_counts.push_back(cpus_.usable_cores);
+  }
+  context_.budget.seconds = options.budget_seconds;
+  context_.base.weights = options.weights;
+  context_.base.pinning = cpus_.pinning;
+  context_.base.threads = context_.thread_counts.back();  // of decode's candidates
+  const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(memory_.available_bytes));
+  context_.memory_inputs = {Device::kHost, memory, memory};
+  if (options.weights.model_path.empty()) return;
+  load_model(options);
+  get_trace(options);
+  add_candidates();
+}
+
+void ProbeSession::load_model(const ProbeSessionOptions& options) {
+  std::shared_ptr<const Family> family = make_family(load_model_config(options.weights.model_path));
+  const ModelGeometry& geometry = family->geometry();
+  context_.base.max_batch = *std::max_element(context_.batches.begin(), context_.batches.end());
+  const int64_t longest = *std::max_element(context_.contexts.begin(), context_.contexts.end());
+  if (longest > geometry.max_positions) {
+    throw Error(ErrorKind::kUsage, {.what = "context longer than the model's",
+                                    .value = std::to_string(longest),
+                                    .allowed = "1 to " + std::to_string(geometry.max_positions),
+                                    .action = {},
+                                    .path = "--context"});
+  }
+  context_.base.max_context = std::min(geometry.max_positions, longest + kDecodeRoom);
+  WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
+  context_.model.weights = load_weights(*family, options.weights, pool);
+  context_.model.family = std::move(family);
+}
+
+void ProbeSession::get_trace(const ProbeSessionOptions& options) {
+  const ModelGeometry& geometry = context_.model.weights->geometry;
+  const std::string tokenizer_path = options.weights.model_path + "/tokenizer.json";
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (std::filesystem::exists(tokenizer_path)) tokenizer = Tokenizer::load(tokenizer_path);
+  const auto sequences = prompt_ids(tokenizer.get(), geometry.vocab, 1);
+  context_.text_ids = joined(sequences);
+  if (options.weights.synthetic) {
+    const std::string preset =
+        options.weights.routing_preset.empty() ? std::string(kDefaultPreset) : options.weights.routing_preset;
+    const bool is_file = find_routing_preset(preset) == nullptr && std::filesystem::exists(preset);
+    context_.trace = std::make_shared<RoutingTrace>(
+        is_file ? read_routing_trace(preset)
+                : generate_trace(preset, static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts,
+                                 geometry.expert.top_k, kTraceTokens, options.weights.synthetic_seed));
+    return;
+  }
+  const std::unique_ptr<Engine> engine = make_probe_engine(context_, context_.base.threads);
+  RecordOptions record;
+  record.max_tokens = kTraceTokens;
+  record.seconds = context_.budget.seconds;
+  context_.trace = std::make_shared<RoutingTrace>(record_trace(*engine, sequences, record));
+}
+
+void ProbeSession::add_candidates() {
+  const ModelWeights& weights = *context_.model.weights;
+  const int distinct =
+      std::min(weights.geometry.expert.experts, weights.geometry.expert.top_k * context_.base.max_batch);
+  const SlotBounds bounds = slot_bounds(weights.geometry, weights.formats, context_.base, context_.memory_inputs);
+  const auto add = [&](Strategy strategy, int64_t slots, SplitTable table) {
+    DecodeCandidate candidate;
+    candidate.name = strategy_name(strategy);
+    candidate.config = context_.base;
+    candidate.config.strategy = strategy;
+    candidate.config.slots = slots;
+    candidate.config.fetch_of_misses = std::move(table);
+    context_.candidates.push_back(std::move(candidate));
+  };
+  add(Strategy::kCpu, 0, share_of_misses(distinct, 0, 1));
+  if (bounds.max < bounds.min) return;
+  const int64_t half = std::clamp(weights.geometry.total_experts() / 2, bounds.min, bounds.max);
+  add(Strategy::kOffload, half, share_of_misses(distinct, 1, 1));
+  add(Strategy::kHybrid, half, share_of_misses(distinct, 1, 2));
+  if (bounds.max == weights.geometry.total_experts()) add(Strategy::kResident, bounds.max, {});
+}
+
+}  // namespace ft

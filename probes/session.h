@@ -1,0 +1,41 @@
+// A machine and a model made ready for probes: topology, budgets, weights, expert choices, text. Owns what a
+// ProbeContext points to.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "probes/probe.h"
+
+namespace ft {
+
+struct ProbeSessionOptions {
+  WeightSource weights;  // model_path empty: no model
+  std::vector<ExpertShape> expert_shapes;
+  std::vector<int> threads;       // empty: 1 and all usable cores
+  std::vector<int64_t> contexts;  // empty: 128
+  std::vector<int> batches;       // empty: 1
+  double budget_seconds = 5;      // of each probe
+};
+
+class ProbeSession {
+ public:
+  // Loads the model and gets a routing trace: recorded through the real router, or, with synthetic weights, from the
+  // preset or file that `weights` names. The candidates of `decode` are offload, cpu and hybrid with half of what fits,
+  // and resident when it fits. Throws Error.
+  explicit ProbeSession(const ProbeSessionOptions& options);
+  ProbeContext& context() { return context_; }
+
+ private:
+  void load_model(const ProbeSessionOptions& options);
+  void get_trace(const ProbeSessionOptions& options);
+  void add_candidates();
+
+  HostTopology topology_;
+  CpuBudget cpus_;
+  MemoryBudget memory_;
+  ProbeContext context_;
+};
+
+}  // namespace ft

@@ -1,0 +1,152 @@
+#include "tests/kernels/raw_matrix.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/bf16.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fp_codes.h"
+
+namespace ft::test {
+namespace {
+
+size_t index_of(const OwnedMatrix& matrix, int64_t row, int64_t col) {
+  return static_cast<size_t>(row * matrix.cols + col);
+}
+
+size_t fp8_scale_index(const OwnedMatrix& matrix, int64_t row, int64_t col) {
+  return static_cast<size_t>(row / 128 * ((matrix.cols + 127) / 128) + col / 128);
+}
+
+void set_float(std::vector<std::byte>& bytes, size_t index, float value) {
+  std::memcpy(bytes.data() + index * 4, &value, 4);
+}
+
+uint8_t random_e4m3(Random& random, const Values& values) {
+  const bool any = values.special_in > 0 && random.below(static_cast<uint64_t>(values.special_in)) == 0;
+  if (any) return static_cast<uint8_t>(random.below(256));
+  const int low = std::clamp(values.exponent_low + 7, 0, 15);
+  const int high = std::clamp(values.exponent_high + 7, low, 15);
+  const auto exponent = static_cast<unsigned>(low) + random.below(static_cast<uint64_t>(high - low + 1));
+  const auto code = static_cast<uint8_t>(exponent << 3 | random.below(8) | random.below(2) << 7);
+  return (code & 0x7f) == 0x7f ? static_cast<uint8_t>(code ^ 1) : code;
+}
+
+}  // namespace
+
+OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
+  OwnedMatrix matrix{.format = format, .rows = rows, .cols = cols};
+  const auto count = static_cast<size_t>(rows * cols);
+  switch (format) {
+    case FormatId::kBf16:
+      matrix.codes.resize(count * 2);
+      break;
+    case FormatId::kNvfp4:
+      matrix.codes.resize(count / 2);
+      matrix.scales.resize(count / 16, std::byte{0x38});
+      break;
+    case FormatId::kFp8Block: {
+      matrix.codes.resize(count);
+      const auto blocks = static_cast<size_t>((rows + 127) / 128 * ((cols + 127) / 128));
+      matrix.scales.resize(blocks * 4);
+      for (size_t i = 0; i < blocks; ++i) set_float(matrix.scales, i, 1.0f);
+      break;
+    }
+  }
+  return matrix;
+}
+
+OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Values& values, Random& random) {
+  OwnedMatrix matrix = zero_matrix(format, rows, cols);
+  matrix.global = random_float(random, {.exponent_low = -2, .exponent_high = 2});
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = 0; col < cols; ++col) {
+      switch (format) {
+        case FormatId::kBf16:
+          set_code(matrix, row, col, to_bf16(random_float(random, values)).bits);
+          break;
+        case FormatId::kNvfp4:
+          set_code(matrix, row, col, static_cast<uint32_t>(random.below(16)));
+          if (col % 16 == 0) set_scale_code(matrix, row, col, random_e4m3(random, values));
+          break;
+        case FormatId::kFp8Block:
+          set_code(matrix, row, col,
+                   random_e4m3(random, {.exponent_low = -7, .exponent_high = 8, .special_in = values.special_in}));
+          if (row % 128 == 0 && col % 128 == 0) {
+            set_float(matrix.scales, fp8_scale_index(matrix, row, col), random_float(random, values));
+          }
+          break;
+      }
+    }
+  }
+  return matrix;
+}
+
+void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code) {
+  const size_t index = index_of(matrix, row, col);
+  switch (matrix.format) {
+    case FormatId::kBf16:
+      std::memcpy(matrix.codes.data() + index * 2, &code, 2);
+      break;
+    case FormatId::kNvfp4: {
+      const std::byte old = matrix.codes[index / 2];
+      matrix.codes[index / 2] = index % 2 == 0 ? (old & std::byte{0xf0}) | static_cast<std::byte>(code & 15u)
+                                               : (old & std::byte{0x0f}) | static_cast<std::byte>(code << 4);
+      break;
+    }
+    case FormatId::kFp8Block:
+      matrix.codes[index] = static_cast<std::byte>(code);
+      break;
+  }
+}
+
+void set_scale_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint8_t code) {
+  FT_CHECK(matrix.format == FormatId::kNvfp4);
+  matrix.scales[index_of(matrix, row, col) / 16] = static_cast<std::byte>(code);
+}
+
+float raw_value(const OwnedMatrix& matrix, int64_t row, int64_t col) {
+  const size_t index = index_of(matrix, row, col);
+  switch (matrix.format) {
+    case FormatId::kBf16: {
+      uint16_t bits;
+      std::memcpy(&bits, matrix.codes.data() + index * 2, 2);
+      return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+    }
+    case FormatId::kNvfp4: {
+      const auto byte = static_cast<uint8_t>(matrix.codes[index / 2]);
+      const auto code = static_cast<uint8_t>(index % 2 == 0 ? byte & 15u : byte >> 4);
+      return decode_e2m1(code) * decode_e4m3(static_cast<uint8_t>(matrix.scales[index / 16]));
+    }
+    case FormatId::kFp8Block: {
+      float scale;
+      std::memcpy(&scale, matrix.scales.data() + fp8_scale_index(matrix, row, col) * 4, 4);
+      return decode_e4m3(static_cast<uint8_t>(matrix.codes[index])) * scale;
+    }
+  }
+  FT_CHECK(false);
+  return 0;
+}
+
+Packed::Packed(const OwnedMatrix& matrix)
+    : layout_(format_info(matrix.format).layout(matrix.rows, matrix.cols)),
+      global_(matrix.global),
+      storage_(static_cast<size_t>(layout_.bytes) + 64) {
+  format_info(matrix.format)
+      .pack(matrix.raw(), layout_, 0, layout_.row_tiles, const_cast<std::byte*>(std::as_const(*this).data()));
+}
+
+const std::byte* Packed::data() const {
+  const auto address = reinterpret_cast<uintptr_t>(storage_.data());
+  return storage_.data() + ((address + 63) / 64 * 64 - address);
+}
+
+std::vector<uint32_t> packed_row(const std::vector<float>& x) {
+  const auto cols = static_cast<int64_t>(x.size());
+  std::vector<uint32_t> words(static_cast<size_t>(activation_words(cols)));
+  const auto fn = std::get<PackActivationsFn>(reference_of(OpId::kPackActivations, kNoFormat).fn);
+  fn({.x = x.data(), .x_stride = cols, .tokens = 1, .cols = cols, .words = words.data()});
+  return words;
+}
+
+}  // namespace ft::test

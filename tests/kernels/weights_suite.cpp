@@ -1,0 +1,228 @@
+// pack_activations, matvec and gate_up: every variant against the scalar reference, bit by bit.
+#include <doctest/doctest.h>
+#include <xmmintrin.h>
+
+#include "kernels/host/flush_denormals.h"
+#include "tests/kernels/raw_matrix.h"
+
+namespace ft::test {
+namespace {
+
+// What the operands look like. In `edge` products and sums land on both sides of 2^-126 (with cancellation), so every
+// flush and the rounding just below the edge are met; `special` has zeros, denormals, infinities and NaN.
+struct Mix {
+  const char* name;
+  Values weights;
+  Values activations;
+};
+constexpr Mix kMixes[] = {
+    {"plain", {-4, 4, 0}, {-4, 4, 0}},      {"special", {-4, 4, 400}, {-4, 4, 400}},
+    {"edge", {-66, -58, 0}, {-66, -58, 0}}, {"edge of activations", {-7, 0, 0}, {-126, -117, 50}},
+    {"large", {60, 66, 0}, {56, 63, 0}},
+};
+
+constexpr int64_t kMaxTokens = 9;
+
+std::vector<int64_t> cols_to_try(FormatId format) {
+  std::vector<int64_t> cols = {16, 32, 160, 240, 256, 272, 400, 512, 640};
+  if (format != FormatId::kNvfp4) cols.insert(cols.end(), {1, 2, 15, 17, 31, 127, 129, 255, 257, 300});
+  return cols;
+}
+
+struct Activations {
+  std::vector<std::vector<uint32_t>> rows;
+  std::vector<const uint32_t*> pointers;
+};
+Activations random_activations(int64_t tokens, int64_t cols, const Values& values, Random& random) {
+  Activations result;
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<float> x(static_cast<size_t>(cols));
+    for (float& value : x) value = random_float(random, values);
+    result.rows.push_back(packed_row(x));
+  }
+  for (const auto& row : result.rows) result.pointers.push_back(row.data());
+  return result;
+}
+
+// (tokens) guarded output rows and the pointers a kernel takes.
+template <class T>
+struct Outputs {
+  Outputs(int64_t tokens, int64_t count) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      rows.push_back(std::make_unique<Guarded<T>>(static_cast<size_t>(count)));
+      pointers.push_back(rows.back()->data());
+    }
+  }
+  std::vector<std::unique_ptr<Guarded<T>>> rows;
+  std::vector<T*> pointers;
+};
+
+template <class T>
+void check_equal(const Outputs<T>& got, const Outputs<T>& expected) {
+  for (size_t t = 0; t < got.rows.size(); ++t) {
+    CAPTURE(t);
+    CHECK(first_difference(got.rows[t]->view(), expected.rows[t]->view()) == "");
+    CHECK(got.rows[t]->canaries_intact());
+  }
+}
+
+// Runs fn(begin, end) over all of [0, tiles) in one call, or in two with an empty one between.
+template <class F>
+void run_range(int64_t tiles, int64_t split, F&& fn) {
+  if (split < 0) {
+    fn(0, tiles);
+  } else {
+    fn(0, split);
+    fn(split, split);
+    fn(split, tiles);
+  }
+}
+
+void check_matvec(const KernelDesc& variant, const KernelDesc& reference, int64_t rows, int64_t cols, int64_t tokens,
+                  const Mix& mix, uint64_t seed) {
+  INFO("rows ", rows, " cols ", cols, " tokens ", tokens, " mix ", mix.name, " seed ", seed);
+  Random random(seed);
+  const Packed w(random_matrix(static_cast<FormatId>(variant.format), rows, cols, mix.weights, random));
+  const Activations x = random_activations(tokens, cols, mix.activations, random);
+  const PackedMatrix view = w.view();
+  Outputs<float> expected(tokens, rows);
+  Outputs<float> got(tokens, rows);
+  const auto call = [&](const KernelDesc& kernel, const Outputs<float>& y) {
+    return [&, fn = std::get<MatvecFn>(kernel.fn)](int64_t begin, int64_t end) {
+      fn({&view, x.pointers.data(), tokens, begin, end, y.pointers.data()});
+    };
+  };
+  const int64_t tiles = view.layout.row_tiles;
+  run_range(tiles, -1, call(reference, expected));
+  const int64_t split =
+      random.below(2) == 0 ? -1 : static_cast<int64_t>(random.below(static_cast<uint64_t>(tiles + 1)));
+  run_range(tiles, split, call(variant, got));
+  check_equal(got, expected);
+}
+
+FT_OP_CASE(kMatvec, matvec_equals_reference) {
+  for (const Mix& mix : kMixes) {
+    uint64_t seed = 1;
+    for (const int64_t cols : cols_to_try(static_cast<FormatId>(variant.format))) {
+      for (const int64_t rows : {1, 3, 4, 9}) {
+        check_matvec(variant, reference, rows, cols, 1 + static_cast<int64_t>(seed % kMaxTokens), mix, seed);
+        ++seed;
+      }
+    }
+  }
+  check_matvec(variant, reference, 132, 272, 2, kMixes[0], 7);  // two fp8 scale blocks of rows
+}
+
+FT_OP_CASE(kMatvec, matvec_rows_outside_the_range_and_mxcsr_stay) {
+  const Packed w(zero_matrix(static_cast<FormatId>(variant.format), 10, 32));
+  const PackedMatrix view = w.view();
+  const auto x = packed_row(std::vector<float>(32, 1.0f));
+  const uint32_t* x_pointer = x.data();
+  Guarded<float> y(10);
+  float* y_pointer = y.data();
+  const unsigned csr = _mm_getcsr();
+  std::get<MatvecFn>(variant.fn)({&view, &x_pointer, 1, 1, 2, &y_pointer});
+  CHECK((_mm_getcsr() & ~0x3fu) == (csr & ~0x3fu));  // the status flags may change
+  for (size_t row = 0; row < 10; ++row) CHECK(same_bits(y[row], row / 4 == 1 ? 0.0f : Guarded<float>::poison()));
+}
+
+// Outputs do not depend on how many tokens share a call, nor on the caller's flush mode.
+FT_OP_CASE(kMatvec, matvec_token_count_and_caller_mode_do_not_matter) {
+  Random random(3);
+  const Packed w(random_matrix(static_cast<FormatId>(variant.format), 12, 272, kMixes[3].weights, random));
+  const PackedMatrix view = w.view();
+  const Activations x = random_activations(kMaxTokens, 272, kMixes[3].activations, random);
+  const auto fn = std::get<MatvecFn>(variant.fn);
+  Outputs<float> alone(kMaxTokens, 12);
+  for (size_t t = 0; t < kMaxTokens; ++t) fn({&view, &x.pointers[t], 1, 0, 3, &alone.pointers[t]});
+  for (int64_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
+    CAPTURE(tokens);
+    Outputs<float> together(tokens, 12);
+    const FlushDenormals flush;
+    fn({&view, x.pointers.data(), tokens, 0, 3, together.pointers.data()});
+    for (size_t t = 0; t < together.rows.size(); ++t) {
+      CHECK(first_difference(together.rows[t]->view(), alone.rows[t]->view()) == "");
+    }
+  }
+}
+
+struct Expert {
+  Expert(FormatId format, int64_t hidden, int64_t intermediate, const Values& values, Random& random)
+      : layout(expert_layout(format, hidden, intermediate)), blob(static_cast<size_t>(layout.bytes)) {
+    const OwnedMatrix gate = random_matrix(format, intermediate, hidden, values, random);
+    const OwnedMatrix up = random_matrix(format, intermediate, hidden, values, random);
+    const OwnedMatrix down = random_matrix(format, hidden, intermediate, values, random);
+    pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data());
+  }
+  ExpertLayout layout;
+  Guarded<std::byte> blob;
+};
+
+void check_gate_up(const KernelDesc& variant, const KernelDesc& reference, int64_t hidden, int64_t intermediate,
+                   int64_t tokens, const Mix& mix, uint64_t seed) {
+  INFO("hidden ", hidden, " intermediate ", intermediate, " tokens ", tokens, " mix ", mix.name, " seed ", seed);
+  Random random(seed);
+  Expert expert(static_cast<FormatId>(variant.format), hidden, intermediate, mix.weights, random);
+  const Activations x = random_activations(tokens, hidden, mix.activations, random);
+  const int64_t words = activation_words(intermediate);
+  Outputs<uint32_t> expected(tokens, words);
+  Outputs<uint32_t> got(tokens, words);
+  const auto call = [&](const KernelDesc& kernel, const Outputs<uint32_t>& a) {
+    return [&, fn = std::get<GateUpFn>(kernel.fn)](int64_t begin, int64_t end) {
+      fn({&expert.layout, expert.blob.data(), x.pointers.data(), tokens, begin, end, a.pointers.data()});
+    };
+  };
+  const int64_t tiles = expert.layout.gate.row_tiles;
+  run_range(tiles, -1, call(reference, expected));
+  const int64_t split =
+      random.below(2) == 0 ? -1 : static_cast<int64_t>(random.below(static_cast<uint64_t>(tiles + 1)));
+  run_range(tiles, split, call(variant, got));
+  check_equal(got, expected);
+}
+
+FT_OP_CASE(kGateUp, gate_up_equals_reference) {
+  const bool any_intermediate = static_cast<FormatId>(variant.format) != FormatId::kNvfp4;
+  for (const Mix& mix : kMixes) {
+    uint64_t seed = 100;
+    for (const int64_t hidden : {16, 272, 400}) {
+      for (const int64_t intermediate : {16, 48, 272}) {
+        const int64_t odd = any_intermediate ? static_cast<int64_t>(seed % 4) : 0;
+        check_gate_up(variant, reference, hidden, intermediate - odd, 1 + static_cast<int64_t>(seed % kMaxTokens), mix,
+                      seed);
+        ++seed;
+      }
+    }
+  }
+  for (int64_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
+    check_gate_up(variant, reference, 48, 16, tokens, kMixes[0], 500 + static_cast<uint64_t>(tokens));
+  }
+}
+
+FT_OP_CASE(kPackActivations, pack_activations_equals_reference) {
+  for (const Values& values : {Values{-4, 4, 0}, Values{-130, 127, 8}}) {
+    for (const int64_t cols : {1, 2, 15, 16, 17, 31, 160, 255, 256, 257, 300, 512, 640, 1040}) {
+      for (const int64_t tokens : {1, 2, 3}) {
+        const auto seed = static_cast<uint64_t>(cols * 10 + tokens);
+        INFO("cols ", cols, " tokens ", tokens, " seed ", seed);
+        Random random(seed);
+        const int64_t stride = cols + static_cast<int64_t>(random.below(5));
+        std::vector<float> x(static_cast<size_t>(stride * tokens));
+        for (float& value : x) value = random_float(random, values);
+        // Halfway cases of the rounding, both parities.
+        for (size_t i = 0; i < x.size(); i += 3) {
+          x[i] = std::bit_cast<float>((std::bit_cast<uint32_t>(x[i]) & 0xffff0000u) | 0x8000u);
+        }
+        const auto words = static_cast<size_t>(activation_words(cols) * tokens);
+        Guarded<uint32_t> expected(words);
+        Guarded<uint32_t> got(words);
+        std::get<PackActivationsFn>(reference.fn)({x.data(), stride, tokens, cols, expected.data()});
+        std::get<PackActivationsFn>(variant.fn)({x.data(), stride, tokens, cols, got.data()});
+        CHECK(first_difference(got.view(), expected.view()) == "");
+        CHECK(got.canaries_intact());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ft::test

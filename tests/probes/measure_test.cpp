@@ -1,0 +1,95 @@
+// Checked against: the stop rules of probes/measure.h, step by step, with a clock that the test moves.
+#include "probes/measure.h"
+
+#include <doctest/doctest.h>
+
+namespace ft {
+namespace {
+
+// Series that count their calls; every sample takes `seconds` of the test's time.
+struct Bench {
+  double time = 0;
+  int calls = 0;
+  std::vector<Series> series;
+  MeasureOptions options;
+
+  Bench(int count, double seconds, ProbeBudget budget) {
+    for (int i = 0; i < count; ++i) {
+      Series one;
+      one.samples.name = std::to_string(i);
+      one.sample = [this, i, seconds] {
+        time += seconds;
+        ++calls;
+        return 100.0 * i + calls;
+      };
+      series.push_back(std::move(one));
+    }
+    options.budget = budget;
+    options.clock = [this] { return time; };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("stops after max_samples; the first round is discarded and counted; series take turns") {
+  Bench bench(2, 0.001, {10, 3, 5});
+  measure(bench.series, bench.options);
+  CHECK(bench.calls == 2 * 6);
+  for (const Series& one : bench.series) {
+    CHECK(one.samples.values.size() == 5);
+    CHECK(one.samples.discarded == 1);
+    CHECK(one.samples.stop_reason == "samples");
+    CHECK(!one.samples.reduced);
+  }
+  CHECK(bench.series[0].samples.values == std::vector<double>{3, 5, 7, 9, 11});
+  CHECK(bench.series[1].samples.values == std::vector<double>{104, 106, 108, 110, 112});
+}
+
+TEST_CASE("stops when the time is over and min_samples are taken") {
+  Bench bench(1, 0.3, {1, 3, 31});
+  measure(bench.series, bench.options);
+  CHECK(bench.series[0].samples.values.size() == 3);  // at 1.2 s; after two samples it was 0.9 s
+  CHECK(bench.series[0].samples.stop_reason == "time");
+  CHECK(!bench.series[0].samples.reduced);
+}
+
+TEST_CASE("a slow machine stops at twice the time with what it has, marked reduced") {
+  Bench bench(1, 1.0, {1, 3, 31});
+  measure(bench.series, bench.options);
+  CHECK(bench.series[0].samples.values.size() == 1);
+  CHECK(bench.series[0].samples.reduced);
+  Bench slower(1, 100.0, {1, 3, 31});  // one sample is always taken
+  measure(slower.series, slower.options);
+  CHECK(slower.series[0].samples.values.size() == 1);
+  CHECK(slower.series[0].samples.stop_reason == "time");
+}
+
+TEST_CASE("an interrupt stops at once and keeps what was measured") {
+  Bench bench(2, 0.001, {10, 3, 31});
+  bench.options.interrupted = [&] { return bench.calls == 5; };
+  measure(bench.series, bench.options);
+  CHECK(bench.calls == 5);
+  CHECK(bench.series[0].samples.values.size() == 2);
+  CHECK(bench.series[1].samples.values.size() == 1);
+  CHECK(bench.series[0].samples.stop_reason == "interrupted");
+  CHECK(bench.series[0].samples.reduced);
+  Bench never(1, 0.001, {10, 3, 31});
+  never.options.interrupted = [] { return true; };
+  measure(never.series, never.options);
+  CHECK(never.calls == 0);
+  CHECK(samples_of(never.series).empty());  // no values: no series
+}
+
+TEST_CASE("a sample in seconds, by its unit") {
+  Samples samples;
+  samples.unit = "us";
+  CHECK(sample_seconds(samples, 250) == doctest::Approx(250e-6));
+  samples.unit = "GB/s";
+  samples.at["bytes"] = 5e9;
+  CHECK(sample_seconds(samples, 10) == doctest::Approx(0.5));
+  samples.unit = "tok/s";
+  samples.at["batch"] = 4;
+  CHECK(sample_seconds(samples, 8) == doctest::Approx(0.5));
+}
+
+}  // namespace ft

@@ -1,0 +1,85 @@
+// Time of a decode step from a few parameters: what DESIGN section 7 decides with. Pure arithmetic.
+//
+// Every arm has a fixed cost a (paid when it has work) and slopes per expert and per further token of an expert: n
+// experts with p picks take s n + e (p - n).
+//
+// Device::kCuda: the CPU works beside the device.
+//   t_layer = base + max(t_cpu, t_link(f) + t_slot(hits + f)),  t_arm = a[n > 0] + s n + e (p - n)
+// Device::kHost: the engine computes hits and CPU experts together as one group of work (two barriers: one fixed cost),
+// then the fetched ones in groups as they arrive; only the copies run beside that. With W = max(a_g[hits], a_c[c]) +
+// their slopes, F the slopes of all fetched ones and t_link(n) = a_f + s_f n:
+//   t_layer = base + W                                                           f = 0
+//   t_layer = base + a_g + max(W + F,  t_link(f) + F / f,  t_link(1) + F + a_g[f > 1])
+// (every copy is there in time; the last copy is waited for; the first is, then computing is slower than the link and
+// all the others make one more group).
+// base is router, merge and hand-over: fixed and per token. While copies and other work run together, W takes 1 +
+// contention_compute and the link 1 + contention_link of its time alone. A promotion costs per_promotion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "tuner/replay.h"
+
+namespace ft {
+
+// Seconds; the contentions are ratios. One set per thread count.
+enum class CostTerm : uint8_t {
+  kBase,
+  kBasePerToken,
+  kSlotFixed,
+  kSlotPerExpert,
+  kSlotPerPick,
+  kCpuFixed,
+  kCpuPerExpert,
+  kCpuPerPick,
+  kLinkFixed,
+  kLinkPerExpert,
+  kPerPromotion,
+  kContentionCompute,
+  kContentionLink,
+};
+inline constexpr int kCostTermCount = 13;
+inline constexpr int kLinearTermCount = 11;  // the ones before the contentions
+
+struct CostTermInfo {
+  CostTerm term{};
+  std::string_view name;  // "s_c": as in the profile
+  std::string_view unit;  // "s" or "1"
+  bool fixed = false;     // paid per layer (or token of a layer), whatever the number of experts
+};
+std::span<const CostTermInfo> cost_terms();  // indexed by CostTerm
+
+struct CostParameters {
+  int threads = 1;
+  double value[kCostTermCount] = {};
+
+  double operator[](CostTerm term) const { return value[static_cast<int>(term)]; }
+  double& operator[](CostTerm term) { return value[static_cast<int>(term)]; }
+};
+
+double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& counts);
+
+// The step without its MoE layers: t = fixed + per_token tokens + per_position tokens context.
+struct DenseCost {
+  int threads = 1;
+  double fixed = 0, per_token = 0, per_position = 0;
+
+  double seconds(int tokens, int64_t context) const {
+    return fixed + per_token * tokens + per_position * tokens * static_cast<double>(context);
+  }
+};
+
+// One decode step: dense part plus all layers, expected over the replay's distribution.
+double step_seconds(const CostParameters& cost, const DenseCost& dense, Device device, int64_t context,
+                    const ReplayResult& replay);
+
+// The split of m misses that finishes a layer first, for m = 0 .. max_distinct; hits are what is left of `distinct`
+// experts, picks are shared out evenly. Ties fetch fewer. This is the best for one layer; what it does to later hits
+// shows in the replay.
+SplitTable best_split(const CostParameters& cost, Device device, int tokens, int picks, int distinct, int max_distinct);
+
+}  // namespace ft

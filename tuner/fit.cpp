@@ -1,0 +1,320 @@
+#include "tuner/fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
+#include "tuner/nnls.h"
+
+namespace ft {
+namespace {
+
+constexpr int kMaxBranchRounds = 30;  // of choosing the binding branch again; settles in two or three
+
+int at(CostTerm term) { return static_cast<int>(term); }
+
+using Row = std::array<double, kLinearTermCount>;
+
+// Where a pure cell's time is linear in the parameters. On the host a cell that only fetches waits for its last copy or
+// for its first (cost_model.h): which of them binds depends on the parameters, so the fit chooses and looks again.
+enum class Branch : uint8_t { kLastCopy, kFirstCopy };
+
+Row linear_row(const LayerCounts& n, Device device, Branch branch) {
+  Row row{};
+  row[at(CostTerm::kBase)] = 1;
+  row[at(CostTerm::kBasePerToken)] = n.tokens;
+  row[at(CostTerm::kSlotFixed)] = n.hits + n.fetched > 0 ? 1 : 0;
+  row[at(CostTerm::kPerPromotion)] = n.promoted;
+  row[at(CostTerm::kCpuFixed)] = n.cpu > 0 ? 1 : 0;
+  row[at(CostTerm::kCpuPerExpert)] = n.cpu;
+  row[at(CostTerm::kCpuPerPick)] = n.cpu_picks - n.cpu;
+  row[at(CostTerm::kSlotPerExpert)] = n.hits;
+  row[at(CostTerm::kSlotPerPick)] = n.hit_picks - n.hits;
+  if (n.fetched == 0) return row;
+  const bool last_copy = device == Device::kHost && branch == Branch::kLastCopy;  // all others are computed by then
+  const bool first_copy = device == Device::kHost && branch == Branch::kFirstCopy;
+  const double computed = last_copy ? 1 : n.fetched;
+  row[at(CostTerm::kLinkFixed)] = 1;
+  row[at(CostTerm::kLinkPerExpert)] = first_copy ? 1 : n.fetched;
+  if (first_copy && n.fetched > 1) row[at(CostTerm::kSlotFixed)] = 2;
+  row[at(CostTerm::kSlotPerExpert)] += computed;
+  row[at(CostTerm::kSlotPerPick)] += computed * (n.fetched_picks - n.fetched) / n.fetched;
+  return row;
+}
+
+Branch binding_branch(const CostParameters& cost, Device device, const LayerCounts& n) {
+  if (device != Device::kHost || n.fetched == 0) return Branch::kLastCopy;
+  const double one =
+      cost[CostTerm::kSlotPerExpert] + cost[CostTerm::kSlotPerPick] * (n.fetched_picks - n.fetched) / n.fetched;
+  return one > cost[CostTerm::kLinkPerExpert] ? Branch::kFirstCopy : Branch::kLastCopy;
+}
+
+double relative_error(const CostParameters& cost, Device device, const SweepCell& cell) {
+  return std::abs(layer_seconds(cost, device, cell.counts) - cell.seconds) / cell.seconds;
+}
+
+double sum_of_squares(const CostParameters& cost, Device device, const std::vector<SweepCell>& cells) {
+  double sum = 0;
+  for (const SweepCell& cell : cells) sum += std::pow(relative_error(cost, device, cell), 2);
+  return sum;
+}
+
+// Stage one: all linear terms at once, on cells where at most one arm works.
+CostParameters fit_pure(Device device, int threads, const std::vector<SweepCell>& cells, bool fixed_costs) {
+  std::vector<Branch> branches(cells.size(), Branch::kLastCopy);
+  CostParameters best;
+  double best_sum = -1;
+  for (int round = 0; round < kMaxBranchRounds; ++round) {
+    std::vector<double> a, b;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const Row row = linear_row(cells[i].counts, device, branches[i]);
+      for (int term = 0; term < kLinearTermCount; ++term) {
+        const bool dropped = cost_terms()[static_cast<size_t>(term)].fixed && !fixed_costs;
+        a.push_back(dropped ? 0 : row[static_cast<size_t>(term)] / cells[i].seconds);
+      }
+      b.push_back(1);
+    }
+    const std::vector<double> x = nnls(a, b, kLinearTermCount);
+    CostParameters cost;
+    cost.threads = threads;
+    std::copy(x.begin(), x.end(), cost.value);
+    const double sum = sum_of_squares(cost, device, cells);
+    if (best_sum < 0 || sum < best_sum) {
+      best = cost;
+      best_sum = sum;
+    }
+    bool changed = false;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const Branch branch = binding_branch(cost, device, cells[i].counts);
+      changed = changed || branch != branches[i];
+      branches[i] = branch;
+    }
+    if (!changed) break;
+  }
+  return best;
+}
+
+// The time of a cell as a function of one contention is a maximum of lines, so its slope is taken by difference: exact
+// on the binding line.
+double slope(CostParameters cost, Device device, const LayerCounts& counts, CostTerm term) {
+  constexpr double kStep = 1e-6;
+  const double here = layer_seconds(cost, device, counts);
+  cost[term] += kStep;
+  return (layer_seconds(cost, device, counts) - here) / kStep;
+}
+
+// Stage two: both contentions on mixed cells with copies, everything else as fitted alone.
+void fit_contention(Device device, const std::vector<SweepCell>& cells, CostParameters& cost) {
+  if (cells.empty()) return;
+  CostParameters best = cost;
+  double best_sum = sum_of_squares(cost, device, cells);
+  for (int round = 0; round < kMaxBranchRounds; ++round) {
+    std::vector<double> a, b;
+    for (const SweepCell& cell : cells) {
+      const double compute = slope(cost, device, cell.counts, CostTerm::kContentionCompute);
+      const double link = slope(cost, device, cell.counts, CostTerm::kContentionLink);
+      const double without = layer_seconds(cost, device, cell.counts) - compute * cost[CostTerm::kContentionCompute] -
+                             link * cost[CostTerm::kContentionLink];
+      a.push_back(compute / cell.seconds);
+      a.push_back(link / cell.seconds);
+      b.push_back((cell.seconds - without) / cell.seconds);
+    }
+    const std::vector<double> x = nnls(a, b, 2);
+    const double moved =
+        std::abs(x[0] - cost[CostTerm::kContentionCompute]) + std::abs(x[1] - cost[CostTerm::kContentionLink]);
+    cost[CostTerm::kContentionCompute] = x[0];
+    cost[CostTerm::kContentionLink] = x[1];
+    const double sum = sum_of_squares(cost, device, cells);
+    if (sum < best_sum) {
+      best = cost;
+      best_sum = sum;
+    }
+    if (moved < 1e-9) break;
+  }
+  cost = best;
+}
+
+struct Stages {
+  std::vector<SweepCell> pure, contended, held_out;
+};
+
+Stages split_stages(std::span<const SweepCell> cells) {
+  Stages stages;
+  for (const SweepCell& cell : cells) {
+    FT_CHECK(cell.seconds > 0);
+    if (cell.held_out) {
+      stages.held_out.push_back(cell);
+    } else if (!is_mixed(cell.counts)) {
+      stages.pure.push_back(cell);
+    } else if (cell.counts.fetched > 0) {
+      stages.contended.push_back(cell);
+    }
+  }
+  return stages;
+}
+
+CostParameters fit_once(Device device, int threads, const Stages& stages, bool fixed_costs) {
+  CostParameters cost = fit_pure(device, threads, stages.pure, fixed_costs);
+  fit_contention(device, stages.contended, cost);
+  return cost;
+}
+
+double median_error(const CostParameters& cost, Device device, const std::vector<SweepCell>& cells) {
+  if (cells.empty()) return 0;
+  std::vector<double> errors;
+  for (const SweepCell& cell : cells) errors.push_back(relative_error(cost, device, cell));
+  return median(errors);
+}
+
+void require_arms(std::span<const SweepCell> cells) {
+  const auto any = [&](auto wanted) { return std::any_of(cells.begin(), cells.end(), wanted); };
+  const auto require = [&](const char* arm, bool used, bool alone) {
+    if (!used || alone) return;
+    throw Error(ErrorKind::kFailed,
+                {.what = std::string("cost model cannot be fitted: no cell of layer_sweep with ") + arm,
+                 .action = "measure the grid again with a larger --budget"});
+  };
+  require("nothing to do", true,
+          any([](const SweepCell& c) { return !c.held_out && c.counts.hits + c.counts.misses() == 0; }));
+  require("hits alone", any([](const SweepCell& c) { return c.counts.hits > 0; }),
+          any([](const SweepCell& c) { return c.counts.hits > 0 && !is_mixed(c.counts); }));
+  require("CPU experts alone", any([](const SweepCell& c) { return c.counts.cpu > 0; }),
+          any([](const SweepCell& c) { return c.counts.cpu > 0 && !is_mixed(c.counts); }));
+  require("fetched experts alone", any([](const SweepCell& c) { return c.counts.fetched > 0; }),
+          any([](const SweepCell& c) { return c.counts.fetched > 0 && !is_mixed(c.counts); }));
+}
+
+// Relative residuals, centred and widened for the parameters that were taken out of them.
+std::vector<double> residuals_of(const std::vector<double>& measured, const std::vector<double>& predicted,
+                                 int parameters) {
+  std::vector<double> residuals;
+  for (size_t i = 0; i < measured.size(); ++i) residuals.push_back(measured[i] / std::max(predicted[i], 1e-12) - 1);
+  const double centre = residuals.empty() ? 0 : mean(residuals);
+  const auto n = static_cast<double>(residuals.size());
+  const double widen = n > parameters ? std::sqrt(n / (n - parameters)) : 1;
+  for (double& r : residuals) r = std::clamp((r - centre) * widen, -0.9, 0.9);  // times stay positive
+  return residuals;
+}
+
+std::vector<SweepCell> resample(const std::vector<SweepCell>& cells, const CostParameters& cost, Device device,
+                                const std::vector<double>& residuals, Random& random) {
+  std::vector<SweepCell> result = cells;
+  for (SweepCell& cell : result) {
+    const double predicted = std::max(layer_seconds(cost, device, cell.counts), 1e-12);
+    cell.seconds = predicted * (1 + residuals[random.below(residuals.size())]);
+  }
+  return result;
+}
+
+std::vector<double> residuals_of(const std::vector<SweepCell>& cells, const CostParameters& cost, Device device,
+                                 int parameters) {
+  std::vector<double> measured, predicted;
+  for (const SweepCell& cell : cells) {
+    measured.push_back(cell.seconds);
+    predicted.push_back(layer_seconds(cost, device, cell.counts));
+  }
+  return residuals_of(measured, predicted, parameters);
+}
+
+Interval interval_of(std::vector<double> values, double centre) {
+  if (values.empty()) return {centre, centre};
+  const double tail = (1 - kFitConfidence) / 2;
+  return {std::min(centre, quantile(values, tail)), std::max(centre, quantile(values, 1 - tail))};
+}
+
+}  // namespace
+
+bool is_mixed(const LayerCounts& counts) {
+  return (counts.hits > 0 ? 1 : 0) + (counts.fetched > 0 ? 1 : 0) + (counts.cpu > 0 ? 1 : 0) > 1;
+}
+
+void mark_held_out(std::vector<SweepCell>& cells) {
+  int mixed = 0;
+  for (SweepCell& cell : cells) cell.held_out = is_mixed(cell.counts) && ++mixed % 3 == 0;
+}
+
+CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, uint64_t seed, int draws) {
+  require_arms(cells);
+  const Stages stages = split_stages(cells);
+  CostFit fit;
+  fit.cost = fit_once(device, threads, stages, true);
+  std::vector<SweepCell> fitted = stages.pure;
+  fitted.insert(fitted.end(), stages.contended.begin(), stages.contended.end());
+  fit.fit_error = median_error(fit.cost, device, fitted);
+  fit.held_out_error = median_error(fit.cost, device, stages.held_out);
+  fit.held_out_error_without_fixed_costs =
+      median_error(fit_once(device, threads, stages, false), device, stages.held_out);
+  fit.cells_fitted = static_cast<int64_t>(fitted.size());
+  fit.cells_held_out = static_cast<int64_t>(stages.held_out.size());
+
+  const auto used = static_cast<int>(
+      std::count_if(fit.cost.value, fit.cost.value + kLinearTermCount, [](double value) { return value > 0; }));
+  const std::vector<double> pure = residuals_of(stages.pure, fit.cost, device, used);
+  const std::vector<double> contended = residuals_of(stages.contended, fit.cost, device, 2);
+  Random random(seed);
+  for (int i = 0; i < draws; ++i) {
+    Stages redrawn;
+    redrawn.pure = resample(stages.pure, fit.cost, device, pure, random);
+    redrawn.contended = resample(stages.contended, fit.cost, device, contended, random);
+    fit.draws.push_back(fit_once(device, threads, redrawn, true));
+  }
+  for (int term = 0; term < kCostTermCount; ++term) {
+    std::vector<double> values;
+    for (const CostParameters& draw : fit.draws) values.push_back(draw.value[term]);
+    fit.intervals.push_back(interval_of(std::move(values), fit.cost.value[term]));
+  }
+  return fit;
+}
+
+DenseFit fit_dense(int threads, std::span<const DenseCell> cells, uint64_t seed, int draws) {
+  FT_CHECK(!cells.empty());
+  constexpr int kColumns = 3;
+  std::vector<double> measured, predicted;
+  const auto solve = [&](const std::vector<double>& seconds) {
+    std::vector<double> a, b;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const double tokens = cells[i].tokens;
+      for (const double column : {1.0, tokens, tokens * static_cast<double>(cells[i].context)}) {
+        a.push_back(column / cells[i].seconds);
+      }
+      b.push_back((seconds[i] - cells[i].expert_seconds) / cells[i].seconds);
+    }
+    const std::vector<double> x = nnls(a, b, kColumns);
+    return DenseCost{threads, x[0], x[1], x[2]};
+  };
+  const auto step = [](const DenseCost& cost, const DenseCell& cell) {
+    return cost.seconds(cell.tokens, cell.context) + cell.expert_seconds;
+  };
+  for (const DenseCell& cell : cells) {
+    FT_CHECK(cell.seconds > 0);
+    measured.push_back(cell.seconds);
+  }
+  DenseFit fit;
+  fit.cost = solve(measured);
+  std::vector<double> errors;
+  for (const DenseCell& cell : cells) {
+    predicted.push_back(step(fit.cost, cell));
+    errors.push_back(std::abs(predicted.back() - cell.seconds) / cell.seconds);
+  }
+  fit.fit_error = median(errors);
+  const std::vector<double> residuals = residuals_of(measured, predicted, kColumns);
+  Random random(seed);
+  std::array<std::vector<double>, kColumns> values;
+  for (int i = 0; i < draws; ++i) {
+    std::vector<double> redrawn;
+    for (const double seconds : predicted) redrawn.push_back(seconds * (1 + residuals[random.below(residuals.size())]));
+    fit.draws.push_back(solve(redrawn));
+    values[0].push_back(fit.draws.back().fixed);
+    values[1].push_back(fit.draws.back().per_token);
+    values[2].push_back(fit.draws.back().per_position);
+  }
+  fit.fixed = interval_of(values[0], fit.cost.fixed);
+  fit.per_token = interval_of(values[1], fit.cost.per_token);
+  fit.per_position = interval_of(values[2], fit.cost.per_position);
+  return fit;
+}
+
+}  // namespace ft

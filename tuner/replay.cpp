@@ -1,0 +1,123 @@
+#include "tuner/replay.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+// Distinct experts of one layer over the batch, ascending, and how many tokens use each.
+struct Merged {
+  std::vector<int> experts;
+  std::vector<int> picks;  // [expert id]
+};
+
+void merge_layer(const std::vector<TraceSequence>& sequences, int64_t step, int layer, Merged& merged) {
+  for (const int expert : merged.experts) merged.picks[static_cast<size_t>(expert)] = 0;
+  merged.experts.clear();
+  for (const TraceSequence& sequence : sequences) {
+    for (const int16_t id : sequence.trace->at(sequence.begin + step, layer)) {
+      if (merged.picks[static_cast<size_t>(id)]++ == 0) merged.experts.push_back(id);
+    }
+  }
+  std::sort(merged.experts.begin(), merged.experts.end());
+}
+
+LayerCounts count(const LayerPlan& plan, const Merged& merged, int tokens) {
+  LayerCounts counts;
+  counts.tokens = tokens;
+  counts.hits = static_cast<int>(plan.hits.size());
+  counts.fetched = static_cast<int>(plan.fetches.size());
+  counts.cpu = static_cast<int>(plan.cpu.size());
+  counts.promoted = static_cast<int>(plan.promotions.size());
+  for (const ExpertSlot& hit : plan.hits) counts.hit_picks += merged.picks[static_cast<size_t>(hit.expert)];
+  for (const ExpertSlot& fetch : plan.fetches) counts.fetched_picks += merged.picks[static_cast<size_t>(fetch.expert)];
+  for (const int expert : plan.cpu) counts.cpu_picks += merged.picks[static_cast<size_t>(expert)];
+  return counts;
+}
+
+int64_t steps_of(const std::vector<TraceSequence>& sequences, const ReplayOptions& options) {
+  FT_CHECK(!sequences.empty());
+  const RoutingTrace& first = *sequences[0].trace;
+  int64_t steps = sequences[0].tokens;
+  for (const TraceSequence& sequence : sequences) {
+    const RoutingTrace& trace = *sequence.trace;
+    FT_CHECK(sequence.begin >= 0 && sequence.tokens >= 0 && sequence.begin + sequence.tokens <= trace.tokens);
+    if (trace.layers != first.layers || trace.experts != first.experts || trace.top_k != first.top_k) {
+      throw Error(ErrorKind::kFailed, {.what = "routing traces of one batch differ in layers, experts or top_k",
+                                       .value = trace.source,
+                                       .allowed = "the shape of " + first.source});
+    }
+    steps = std::min(steps, sequence.tokens);
+  }
+  if (steps <= options.discard_steps) {
+    throw Error(ErrorKind::kFailed,
+                {.what = "routing trace too short for a replay",
+                 .value = std::to_string(steps) + " steps",
+                 .allowed = "more than the " + std::to_string(options.discard_steps) + " that warm the cache",
+                 .action = "record a longer trace or take a smaller batch"});
+  }
+  return steps;
+}
+
+}  // namespace
+
+std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch) {
+  FT_CHECK(batch >= 1 && batch <= trace.tokens);
+  const int64_t part = trace.tokens / batch;
+  std::vector<TraceSequence> sequences;
+  for (int i = 0; i < batch; ++i) sequences.push_back({&trace, i * part, part});
+  return sequences;
+}
+
+LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted) {
+  return {tokens, hits, fetched, cpu, promoted, hits * tokens, fetched * tokens, cpu * tokens};
+}
+
+ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOptions& options) {
+  const int64_t steps = steps_of(sequences, options);
+  const RoutingTrace& shape = *sequences[0].trace;
+  const int tokens = static_cast<int>(sequences.size());
+  const int max_distinct = std::min(shape.experts, shape.top_k * tokens);
+  SlotTable table(shape.layers, shape.experts, options.slots);
+  if (options.start_full) table.fill_in_order();
+  LayerPlan plan;
+  plan.reserve(max_distinct);
+  Merged merged;
+  merged.picks.assign(static_cast<size_t>(shape.experts), 0);
+
+  ReplayResult result;
+  result.layers = shape.layers;
+  result.steps = steps - options.discard_steps;
+  result.misses_histogram.assign(static_cast<size_t>(max_distinct) + 1, 0);
+  std::map<LayerCounts, int64_t> distribution;
+  int64_t hits[2] = {0, 0}, experts[2] = {0, 0};
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t counted = step - options.discard_steps;
+    const int half = counted * 2 < result.steps ? 0 : 1;
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      merge_layer(sequences, step, layer, merged);
+      table.plan(layer, merged.experts, options.fetch_of_misses, options.max_promotions, plan);
+      if (counted < 0) continue;
+      const LayerCounts counts = count(plan, merged, tokens);
+      ++distribution[counts];
+      ++result.misses_histogram[static_cast<size_t>(counts.misses())];
+      hits[half] += counts.hits;
+      experts[half] += counts.hits + counts.misses();
+    }
+  }
+  for (const auto& [counts, times] : distribution) result.distribution.push_back({counts, times});
+  for (const int half : {0, 1}) {
+    if (experts[half] > 0) {
+      result.hit_rate_halves[half] = static_cast<double>(hits[half]) / static_cast<double>(experts[half]);
+    }
+  }
+  result.hit_rate = static_cast<double>(hits[0] + hits[1]) / static_cast<double>(experts[0] + experts[1]);
+  result.content = table.content();
+  return result;
+}
+
+}  // namespace ft

@@ -1,0 +1,64 @@
+// What a candidate's cache would do: a routing trace replayed through the engine's own slot table (the same class, the
+// same split and promotions), without running a model.
+//
+// Pure and thread-safe: no state outside the arguments.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/experts/routing_trace.h"
+#include "engine/experts/slot_table.h"
+
+namespace ft {
+
+// One sequence of a batch: decode tokens [begin, begin + tokens) of a trace.
+struct TraceSequence {
+  const RoutingTrace* trace = nullptr;  // not owned
+  int64_t begin = 0, tokens = 0;
+};
+// `batch` sequences out of one trace: equal consecutive parts. REQUIRES 1 <= batch <= trace.tokens.
+std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch);
+
+struct ReplayOptions {
+  int64_t slots = 0;
+  SplitTable fetch_of_misses;  // as in EngineConfig; may be empty when start_full and slots hold all experts
+  int max_promotions = 0;      // per layer: EngineConfig::promote_bytes_per_layer / bytes of an expert
+  bool start_full = false;     // resident: slots filled in order before the first token
+  int64_t discard_steps = 0;   // steps at the start that warm the cache and are not counted
+};
+
+// What one MoE layer of one step did. Experts are distinct ones; picks are expert-token pairs, equal to the experts
+// when one sequence is decoded.
+struct LayerCounts {
+  int tokens = 1;
+  int hits = 0, fetched = 0, cpu = 0, promoted = 0;  // experts; promoted ones are counted in cpu too
+  int hit_picks = 0, fetched_picks = 0, cpu_picks = 0;
+
+  int misses() const { return fetched + cpu; }
+  auto operator<=>(const LayerCounts&) const = default;
+};
+// Counts with every expert used by every token, as Engine::run_moe_layer works.
+LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted);
+
+struct WeightedCounts {
+  LayerCounts counts;
+  int64_t times = 0;
+};
+
+struct ReplayResult {
+  int64_t steps = 0;  // counted
+  int layers = 0;
+  std::vector<WeightedCounts> distribution;  // over counted steps and all layers; times sum to steps * layers
+  std::vector<int64_t> misses_histogram;     // [m]: layers of counted steps with m misses
+  double hit_rate = 0;                       // hits / distinct experts
+  double hit_rate_halves[2] = {0, 0};        // of the counted steps, to see a steady state
+  SlotTable::Content content;                // at the end: where a measured run starts
+};
+
+// Sequences are decoded together, one token each per step, until the shortest ends. Throws Error(kFailed) when traces
+// disagree in shape or nothing is left after discard_steps.
+ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOptions& options);
+
+}  // namespace ft

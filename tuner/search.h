@@ -1,0 +1,77 @@
+// From a fitted cost model to a ranking of candidates: strategies x slots (inside the memory plan) x threads x splits x
+// promotion budgets, each predicted at every (context, batch) by replaying the routing trace. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/experts/memory_plan.h"
+#include "tuner/fit.h"
+#include "tuner/replay.h"
+
+namespace ft {
+
+struct ThreadModel {  // one per thread count that was measured
+  CostFit cost;
+  DenseFit dense;
+};
+
+struct SearchInput {
+  ModelGeometry geometry;
+  ModelFormats formats;
+  EngineConfig base;  // device, weights, max_batch, max_context: what candidates share
+  MemoryInputs memory;
+  std::vector<ThreadModel> models;
+  std::vector<int64_t> contexts;
+  std::vector<int64_t> batches;
+  std::vector<std::vector<TraceSequence>> sequences;  // [batch index]: as many as the batch
+  int64_t discard_steps = 0;                          // see ReplayOptions
+  // Knobs that the user pinned.
+  std::optional<Strategy> strategy;
+  std::optional<int64_t> slots;
+  std::optional<int> threads;
+};
+
+struct CandidatePrediction {
+  EngineConfig config;
+  std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3"; with the promotions when there are any
+  // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
+  std::vector<double> tok_s, low, high;
+  std::vector<double> hit_rate;     // per batch
+  SlotTable::Content content;       // at the end of the replay of the first batch: where a measured run starts
+  double score = 0;                 // geometric mean of tok_s: what is ranked
+  std::vector<double> score_draws;  // the same for every draw of the fit
+  std::string verdict;              // "chosen", or why not
+};
+
+struct RejectedStrategy {
+  Strategy strategy{};
+  std::string reason;
+};
+
+struct SearchResult {
+  std::vector<CandidatePrediction> ranked;  // [0] is chosen; never empty
+  std::vector<RejectedStrategy> rejected;   // strategies (or slots of them) that are no candidate here
+  bool tie = false;                         // the choice is not told apart from a faster prediction, and is simpler
+};
+
+// Predictions nearer than this are a tie whatever the fit's interval says: no measurement here tells them apart.
+inline constexpr double kTieFraction = 0.005;
+
+// Simplest first: resident (no cache at work), offload, cpu (a pool that must keep up), hybrid (both at once).
+int complexity(Strategy strategy);
+// The interval of the ratio of the scores holds 1, or they are nearer than kTieFraction.
+bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);
+
+// Among candidates that tie with the best prediction the simplest is chosen; of equally simple ones the fastest.
+// Throws Error(kFailed) when nothing can run (the message lists why), kUsage when a pinned thread count was not
+// measured.
+SearchResult search(const SearchInput& input);
+
+// What of m misses is fetched, for people.
+std::string describe_split(const SplitTable& table, int max_promotions);
+
+}  // namespace ft
