@@ -56,7 +56,7 @@ struct EngineConfig {
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;  // --vram-limit
   std::optional<int64_t> host_memory_limit_bytes;
-  std::vector<int> pinning;  // OS index per thread; empty: not pinned
+  std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
 

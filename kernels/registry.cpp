@@ -1,5 +1,9 @@
 #include "kernels/registry.h"
 
+#include <cpuid.h>
+
+#include <cstring>
+
 #include "kernels/base/error.h"
 
 // Declarations of every variant, then the table: both from the same lists.
@@ -28,12 +32,12 @@ constexpr std::string_view kOpNames[] = {
 static_assert(std::size(kOpNames) == kOpCount);
 
 #define FT_KERNEL(op, format, isa, space, function, Args) \
-  KernelDesc{OpId::op, format, Isa::isa, #function "." #space, &space::function},
-#define FT_WEIGHT_KERNELS(id, name, isa, space)                                                        \
-  KernelDesc{OpId::kMatvec, static_cast<int>(FormatId::id), Isa::isa, "matvec." #name "." #space,      \
-             &space::matvec_##name},                                                                   \
-      KernelDesc{OpId::kGateUp, static_cast<int>(FormatId::id), Isa::isa, "gate_up." #name "." #space, \
-                 &space::gate_up_##name},
+  KernelDesc{OpId::op, format, Isa::isa, #function "." #space, &space::function, false},
+#define FT_WEIGHT_KERNELS(id, name, isa, space)                                                                 \
+  KernelDesc{OpId::kMatvec,         static_cast<int>(FormatId::id), Isa::isa, "matvec." #name "." #space,       \
+             &space::matvec_##name, Isa::isa == Isa::kAvx512Bf16},                                              \
+      KernelDesc{OpId::kGateUp,          static_cast<int>(FormatId::id), Isa::isa, "gate_up." #name "." #space, \
+                 &space::gate_up_##name, Isa::isa == Isa::kAvx512Bf16},
 const KernelDesc kTable[] = {
 #include "kernels/variants_rows.def"
 #include "kernels/variants_weights.def"
@@ -44,7 +48,7 @@ const KernelDesc kTable[] = {
 // The best variant's function at or below `isa`. Every op has a scalar variant, so a null is a bug in the lists.
 template <class Fn>
 void resolve(OpId op, int format, Isa isa, Fn& fn) {
-  const KernelDesc* kernel = find_kernel(op, format, isa);
+  const KernelDesc* kernel = find_kernel(op, format, isa, detect_quirks());
   FT_CHECK(kernel != nullptr);
   FT_CHECK(std::holds_alternative<Fn>(kernel->fn));
   fn = std::get<Fn>(kernel->fn);
@@ -60,10 +64,24 @@ std::string_view op_name(OpId op) {
 
 std::span<const KernelDesc> kernel_registry() { return kTable; }
 
-const KernelDesc* find_kernel(OpId op, int format, Isa isa) {
+CpuQuirks detect_quirks() {
+  unsigned highest = 0;
+  char vendor[12] = {};
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid(0, &highest, &ebx, &ecx, &edx) == 0) return {};
+  std::memcpy(vendor, &ebx, 4);
+  std::memcpy(vendor + 4, &edx, 4);
+  std::memcpy(vendor + 8, &ecx, 4);
+  return {.slow_dpbf16 = std::string_view(vendor, sizeof vendor) == "GenuineIntel"};
+}
+
+const KernelDesc* find_kernel(OpId op, int format, Isa isa, const CpuQuirks& quirks) {
   const KernelDesc* best = nullptr;
   for (const KernelDesc& kernel : kernel_registry()) {
     if (kernel.op != op || kernel.format != format || kernel.isa > isa) continue;
+    if (kernel.needs_fast_dpbf16 && quirks.slow_dpbf16) continue;
     if (best == nullptr || kernel.isa > best->isa) best = &kernel;
   }
   return best;

@@ -48,12 +48,21 @@ struct KernelDesc {
   Isa isa{};               // what it needs; Isa::kScalar is the reference
   std::string_view name;   // "matvec.nvfp4.avx512_bf16"; unique, and a key in profiles
   KernelFn fn;
+  bool needs_fast_dpbf16 = false;  // passed over where CpuQuirks::slow_dpbf16
 };
 
 std::span<const KernelDesc> kernel_registry();
 
+// What makes a variant that this CPU can run a bad choice on it.
+struct CpuQuirks {
+  // vdpbf16ps is several micro-operations: products of packed weights are faster with fma (numbers in
+  // kernels/cpu/pairs_dpbf16.inc.h). Set for Intel's CPUs; AMD's do it in one.
+  bool slow_dpbf16 = false;
+};
+CpuQuirks detect_quirks();
+
 // The best variant at or below `isa`, or null. The engine resolves once at start.
-const KernelDesc* find_kernel(OpId op, int format, Isa isa);
+const KernelDesc* find_kernel(OpId op, int format, Isa isa, const CpuQuirks& quirks = {});
 
 // The functions one engine calls, resolved once for an ISA. Indexed by FormatId where weights are read.
 struct KernelTable {
@@ -71,7 +80,8 @@ struct KernelTable {
   StreamFn stream_copy = nullptr, stream_scale = nullptr, stream_add = nullptr, stream_triad = nullptr;
   MemReadFn mem_read = nullptr;
 };
-// Every op is resolved: one without a variant at or below `isa` is a bug in the lists and aborts.
+// For this CPU's quirks. Every op is resolved: one without a variant at or below `isa` is a bug in the lists and
+// aborts.
 KernelTable resolve_kernels(Isa isa);
 
 }  // namespace ft

@@ -45,11 +45,14 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
   context_.base.pinning = cpus_.pinning;
   context_.base.threads = context_.thread_counts.back();  // of decode's candidates
   const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(memory_.available_bytes));
-  context_.memory_inputs = {Device::kHost, memory, memory};
+  context_.base.device_memory_limit_bytes = options.device_memory_limit_bytes;
+  context_.base.host_memory_limit_bytes = options.host_memory_limit_bytes;
+  const int64_t host = std::min(memory, options.host_memory_limit_bytes.value_or(memory));
+  context_.memory_inputs = {Device::kHost, std::min(host, options.device_memory_limit_bytes.value_or(host)), host};
   if (options.weights.model_path.empty()) return;
   load_model(options);
   get_trace(options);
-  add_candidates();
+  if (options.add_candidates) add_candidates();
 }
 
 void ProbeSession::load_model(const ProbeSessionOptions& options) {
@@ -64,9 +67,9 @@ void ProbeSession::load_model(const ProbeSessionOptions& options) {
                                     .action = {},
                                     .path = "--context"});
   }
-  context_.base.max_context = std::min(geometry.max_positions, longest + kDecodeRoom);
+  context_.base.max_context = std::min(geometry.max_positions, std::max(longest + kDecodeRoom, options.served_context));
   WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
-  context_.model.weights = load_weights(*family, options.weights, pool);
+  context_.model.weights = load_weights(*family, options.weights, pool, options.progress);
   context_.model.family = std::move(family);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ struct ProbeSessionOptions {
   std::vector<int64_t> contexts;  // empty: 128
   std::vector<int> batches;       // empty: 1
   double budget_seconds = 5;      // of each probe
+  int64_t served_context = 0;     // least context that the engines can hold, beside what `contexts` need
+  std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
+  bool add_candidates = true;  // the four strategies as they are, for `decode` without a tuner
+  ProgressFn progress;         // of loading
 };
 
 class ProbeSession {

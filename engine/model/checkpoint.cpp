@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"

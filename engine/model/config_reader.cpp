@@ -99,7 +99,10 @@ std::string ConfigReader::text(std::string_view key, std::initializer_list<std::
     if (std::find(allowed.begin(), allowed.end(), given) != allowed.end()) return given;
   }
   std::string list;
-  for (const std::string_view word : allowed) list += (list.empty() ? "" : ", ") + std::string(word);
+  for (const std::string_view word : allowed) {
+    if (!list.empty()) list += ", ";
+    list += word;
+  }
   refuse(key, list);
 }
 

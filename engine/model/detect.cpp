@@ -20,8 +20,12 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  text += "]";
+  return text;
 }
 
 std::string describe(const TensorView& view) {
@@ -51,7 +55,11 @@ std::string describe(const TensorView& view) {
 
 std::string either(const std::vector<std::string>& names, std::string_view ending) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : " or ") + name + std::string(ending);
+  for (const std::string& name : names) {
+    if (!text.empty()) text += " or ";
+    text += name;
+    text += ending;
+  }
   return text;
 }
 

@@ -25,7 +25,8 @@ std::unique_ptr<Family> make_family(const Json& config) {
   }
   for (const FamilyDesc& family : kFamilies) {
     if (family.model_type == given) return family.make(config);
-    supported += (supported.empty() ? "" : ", ") + std::string(family.model_type);
+    if (!supported.empty()) supported += ", ";
+    supported += family.model_type;
   }
   throw Error(ErrorKind::kFailed, {.what = "this kind of model is not supported",
                                    .value = given.empty() ? "absent" : given,

@@ -16,8 +16,9 @@ namespace ft {
 namespace {
 
 constexpr const char* kPrefix = "quantization_config.";
-constexpr uint32_t kRegexMatchLimit = 100'000;  // PCRE2 steps: a hostile pattern is an error, not a hang
-constexpr size_t kMaxRegexes = 4096;
+constexpr uint32_t kRegexMatchLimit = 10'000;  // PCRE2 steps: a hostile pattern is an error, not a hang
+constexpr size_t kMaxRegexes = 256;
+constexpr size_t kMaxGlobs = 4096;  // names without wildcards do not count: they are looked up, not tried
 constexpr size_t kMaxGroups = 64;
 
 // Index of the ']' that closes the set at pattern[open], or npos (then '[' is an ordinary character).
@@ -121,11 +122,12 @@ struct ModuleList {
       }
     }
   }
-  void add_globs(const std::vector<std::string>& entries) {
+  void add_globs(const std::vector<std::string>& entries, const ConfigReader& reader, std::string_view key) {
     for (const std::string& entry : entries) {
       if (entry.find_first_of("*?[") == std::string::npos) {
         names.insert(entry);
       } else {
+        if (globs.size() == kMaxGlobs) reader.refuse(key, "at most " + std::to_string(kMaxGlobs) + " patterns");
         globs.push_back(entry);
       }
     }
@@ -191,7 +193,7 @@ struct QuantizationRules::State {
     reader.text("quant_algo", {"NVFP4"});
     reader.integer("group_size", 16, 16, 16);
     format = FormatId::kNvfp4;
-    for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key));
+    for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key), reader, key);
     ancestors = true;
   }
 

@@ -69,7 +69,8 @@ DType read_dtype(const Json& value, std::string_view source, std::string_view te
   std::string known;
   for (const DTypeInfo& info : kDTypes) {
     if (value.is_string() && value.get_ref<const std::string&>() == info.name) return info.dtype;
-    known += (known.empty() ? "" : ", ") + std::string(info.name);
+    if (!known.empty()) known += ", ";
+    known += info.name;
   }
   refuse(source, tensor, "dtype " + value.dump(), known);
 }

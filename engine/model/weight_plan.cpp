@@ -1,7 +1,6 @@
 #include "engine/model/weight_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 

@@ -42,8 +42,8 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   check_engine_config(geometry(), config);
   plan = plan_memory(geometry(), model.weights->formats, config, memory);
   pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = config.pinning});
-  const BackendParts parts{*model.family, *model.weights,   *pool, hooks, max_tokens, config.max_batch,
-                           config.max_context};
+  const BackendParts parts{*model.family,    *model.weights,    *pool, hooks, max_tokens,
+                           config.max_batch, config.max_context};
   if (config.numerics == Numerics::kReference) {
     reference = std::make_unique<ReferenceBackend>(parts);
     backend = reference.get();

@@ -59,11 +59,12 @@ class Engine {
   SlotTable::Content cache_content() const;
   void restore_cache(const SlotTable::Content& content);
 
-  // Routing of decode steps, recorded into `trace` while it is set (null: off). Of a batch the first run: a trace is one
-  // sequence's. ids grow: not for the token path's promise.
+  // Routing of decode steps, recorded into `trace` while it is set (null: off). Of a batch the first run: a trace is
+  // one sequence's. ids grow: not for the token path's promise.
   void record_routing(RoutingTrace* trace);
-  // Synthetic weights: expert choices come from here instead of the router's (which still runs, for its time). Position p
-  // of sequence s takes trace token (p + s * tokens / max_batch) mod tokens. Throws Error when it does not fit the model.
+  // Synthetic weights: expert choices come from here instead of the router's (which still runs, for its time). Position
+  // p of sequence s takes trace token (p + s * tokens / max_batch) mod tokens. Throws Error when it does not fit the
+  // model.
   void set_routing(std::shared_ptr<const RoutingTrace> trace);
   bool routing_is_synthetic() const;
 

@@ -62,8 +62,8 @@ Isa capped_isa(const EngineConfig& config) {
   if (!config.isa_cap) return best;
   const std::optional<Isa> cap = isa_by_name(*config.isa_cap);
   if (!cap || *cap > best) {
-    refuse("instruction set not usable", *config.isa_cap, std::string(isa_name(Isa::kScalar)) + " up to " +
-           std::string(isa_name(best)), "isa_cap");
+    refuse("instruction set not usable", *config.isa_cap,
+           std::string(isa_name(Isa::kScalar)) + " up to " + std::string(isa_name(best)), "isa_cap");
   }
   return *cap;
 }

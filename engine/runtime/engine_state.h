@@ -29,7 +29,7 @@ struct Engine::State {
 
   bool serves() const { return host != nullptr; }
   const ModelGeometry& geometry() const { return model.family->geometry(); }
-  void prepare_slots();           // refills them when a probe wrote into them
+  void prepare_slots();  // refills them when a probe wrote into them
   void require_serve(const char* what) const;
 
   // Order matters: what is declared first is destroyed last.
@@ -43,11 +43,11 @@ struct Engine::State {
   std::unique_ptr<ExpertSlots> slots;  // null in reference numerics
   RoutingHooks hooks;
   StepTokens tokens;
-  std::unique_ptr<HostBackend> host;            // one of these two
+  std::unique_ptr<HostBackend> host;  // one of these two
   std::unique_ptr<ReferenceBackend> reference;
   StepBackend* backend = nullptr;
 
-  std::vector<int64_t> lengths;     // per sequence; -1: closed
+  std::vector<int64_t> lengths;      // per sequence; -1: closed
   std::vector<uint64_t> stepped_in;  // per sequence: number of the step it was last in
   uint64_t step_number = 0;
   int64_t last_logits_rows = 0;

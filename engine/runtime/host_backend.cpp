@@ -83,8 +83,8 @@ void HostBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
   const auto cols = static_cast<int64_t>(w.size());
   const RowBuffer<float>&source = buffers_[from], &target = buffers_[to];
   for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
-    kernels_.rmsnorm({source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols,
-                      w.data(), eps});
+    kernels_.rmsnorm(
+        {source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols, w.data(), eps});
   });
 }
 
@@ -128,7 +128,8 @@ void HostBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
     for (const Linear& output : outputs) {
       const PackedMatrix& matrix = parts_.weights[output.weight];
       const int64_t count = matrix.layout.row_tiles;
-      const Range tiles{std::clamp<int64_t>(part.begin - base, 0, count), std::clamp<int64_t>(part.end - base, 0, count)};
+      const Range tiles{std::clamp<int64_t>(part.begin - base, 0, count),
+                        std::clamp<int64_t>(part.end - base, 0, count)};
       base += count;
       if (tiles.begin == tiles.end) continue;
       marks_.mark(worker);
@@ -145,8 +146,8 @@ void HostBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
   });
 }
 
-// Unit < heads: a query head, normed, rotated and rounded to bf16. Otherwise a key head with its value: normed, rotated,
-// appended.
+// Unit < heads: a query head, normed, rotated and rounded to bf16. Otherwise a key head with its value: normed,
+// rotated, appended.
 void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
   const auto index = static_cast<size_t>(token);
   const int64_t position = tokens_->position[index];
@@ -288,9 +289,7 @@ void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
   multiply_split(parts_.weights[head], rows, logits_);
 }
 
-void HostBackend::add_counters(EngineCounters& counters) const {
-  moe_layer_.add_counters(counters);
-}
+void HostBackend::add_counters(EngineCounters& counters) const { moe_layer_.add_counters(counters); }
 
 void HostBackend::reset_counters() {
   marks_.clear();

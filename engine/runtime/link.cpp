@@ -11,8 +11,8 @@
 namespace ft {
 namespace {
 
-// A pause is 20 to 60 ns on current cores. Idle: about 10 us, less than the gap between two MoE layers of a small model,
-// then sleep, because on a machine with as many pool threads as cores every spin here is taken from compute.
+// A pause is 20 to 60 ns on current cores. Idle: about 10 us, less than the gap between two MoE layers of a small
+// model, then sleep, because on a machine with as many pool threads as cores every spin here is taken from compute.
 constexpr int kIdleSpins = 200;
 // Waiting for a blob: about 20 us of pauses, then yields (the copy thread may need this very core), then sleep.
 constexpr int kWaitSpins = 400;

@@ -133,8 +133,7 @@ void MoeLayer::place_all_hits() {
   const int64_t slots = slots_.slots();
   for (const int expert : pairs_.distinct()) {
     const int64_t key = int64_t{call_.layer} * slots_.bank().experts() + expert;
-    items_.push_back(
-        item_of(expert, slots > 0 ? slots_.slot(key % slots) : slots_.bank().blob(call_.layer, expert)));
+    items_.push_back(item_of(expert, slots > 0 ? slots_.slot(key % slots) : slots_.bank().blob(call_.layer, expert)));
   }
   ready_count_ = first_staged_ = items_.size();
 }

@@ -87,7 +87,7 @@ class MoeLayer {
   void point_pairs();
   void count(const LayerPlan& plan);
 
-  Group next_group(size_t begin);  // waits for the link
+  Group next_group(size_t begin);     // waits for the link
   void stage_ahead(size_t computed);  // keeps the staging buffers filling; items before `computed` are done
   void compute(int worker, int workers);
   void gate_up(const Group& group, int worker, int workers);
@@ -113,8 +113,8 @@ class MoeLayer {
   size_t staged_ = 0;        // of them, how many copies were enqueued
   Group group_;              // written by worker 0 between barriers
 
-  RowBuffer<uint32_t> activated_;  // (max_tokens * top_k) packed rows of intermediate
-  RowBuffer<float> outputs_;       // (max_tokens * top_k) rows of hidden
+  RowBuffer<uint32_t> activated_;           // (max_tokens * top_k) packed rows of intermediate
+  RowBuffer<float> outputs_;                // (max_tokens * top_k) rows of hidden
   std::vector<const uint32_t*> x_of_pair_;  // in order of experts
   std::vector<uint32_t*> a_of_pair_;
   std::vector<float*> y_of_pair_;

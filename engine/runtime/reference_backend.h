@@ -51,10 +51,10 @@ class ReferenceBackend final : public StepBackend {
   KvCache<float> kv_;
   int top_k_ = 0;
   ExpertPairs pairs_;
-  std::vector<int32_t> ids_;               // (max_tokens, top_k)
-  std::vector<float> weights_;             // (max_tokens, top_k)
-  RowBuffer<float> activated_, outputs_;   // per pair: intermediate, hidden
-  int moe_index_ = 0;                      // MoE layer at hand
+  std::vector<int32_t> ids_;              // (max_tokens, top_k)
+  std::vector<float> weights_;            // (max_tokens, top_k)
+  RowBuffer<float> activated_, outputs_;  // per pair: intermediate, hidden
+  int moe_index_ = 0;                     // MoE layer at hand
   const StepTokens* tokens_ = nullptr;
 };
 

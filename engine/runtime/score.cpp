@@ -66,8 +66,8 @@ int32_t arg_max(std::span<const float> row) {
 struct Scored {
   int sequence = -1;
   std::span<const int32_t> prompt;
-  size_t fed = 0;       // of the prompt
-  int32_t next = -1;    // greedy id that follows
+  size_t fed = 0;     // of the prompt
+  int32_t next = -1;  // greedy id that follows
 };
 
 class Scorer {

@@ -15,7 +15,7 @@ inline constexpr size_t kMaxWarmSequences = 1024;
 inline constexpr int64_t kWarmDecodeTokens = 16;  // greedy steps after a warm_with prompt: they fill the cache
 
 struct ScoreInput {
-  std::vector<int32_t> input_ids;                // at least 1; with the greedy ids but the last at most max_context
+  std::vector<int32_t> input_ids;  // at least 1; with the greedy ids but the last at most max_context
   int64_t greedy = 0;
   std::vector<std::vector<int32_t>> batch_with;  // decoded in the same batch: at most max_batch - 1, none empty
   std::vector<std::vector<int32_t>> warm_with;   // run before, to fill the cache

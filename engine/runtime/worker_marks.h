@@ -1,4 +1,5 @@
-// Which pool threads really took part in a task: one flag per thread on its own cache line, so marking costs no sharing.
+// Which pool threads really took part in a task: one flag per thread on its own cache line, so marking costs no
+// sharing.
 #pragma once
 
 #include <cstdint>

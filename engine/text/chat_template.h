@@ -1,7 +1,9 @@
 // A checkpoint's chat template (Jinja, as transformers renders it): compiled once, rendered per request. Immutable.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,9 +20,10 @@ class ChatTemplate {
   static std::unique_ptr<ChatTemplate> load(const std::string& directory);
   ~ChatTemplate();
 
-  // variables: messages, tools, add_generation_prompt, bos_token, ..., as one object. Bounded in steps and output; what
-  // the template raises (raise_exception) is an Error(kRequest).
-  std::string render(const OrderedJson& variables) const;
+  // variables: messages, tools, add_generation_prompt, bos_token, ..., as one object. Bounded in work and output
+  // (jinja/limits.h); what the template raises (raise_exception) or cannot do is an Error(kRequest) that names the line.
+  // now_unix_seconds: what strftime_now shows, in local time; the current time when left out.
+  std::string render(const OrderedJson& variables, std::optional<int64_t> now_unix_seconds = {}) const;
 
  private:
   ChatTemplate();

@@ -1,12 +1,15 @@
 // Body of attention (kernels/ops/attention.h). Include after a vector vocabulary, one of pairs_*.inc.h, and
-// kHeadBlock: how many query heads share one walk over keys and values (a power of two).
+// kAccumulators: how many vectors of running sums fit in registers (a power of two, at least 4).
 //
-// Rows are read as 32-bit words, 32 dimensions a block: the even dimensions are the low halves and the odd ones the
-// high halves, which is the lane order of the contract and needs no shuffle. `out` is kept in that order until the end.
+// Up to kHeadBlock query heads share one walk over keys and values; a chunk of both (32 KiB at head_dim 128) stays in
+// the first-level cache while the heads take turns on it. Rows are read as 32-bit words, 32 dimensions a block: the
+// even dimensions are the low halves and the odd ones the high halves, which is the lane order of the contract and
+// needs no shuffle. `out` is kept in that order until the end. Measured: tests/kernels/bench_attention.cpp.
 #pragma once
 
 #include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/flush.inc.h"
+#include "kernels/cpu/tree_rows.inc.h"
 #include "kernels/ops/attention.h"
 
 namespace ft::FT_ISA_NAMESPACE {
@@ -14,7 +17,10 @@ namespace ft::FT_ISA_NAMESPACE {
 constexpr int kBlock = 32;  // dimensions
 constexpr int kMaxBlocks = kMaxHeadDim / kBlock;
 constexpr int kChunk = kAttentionChunk;
-constexpr int kAccumulators = kHeadBlock * 2 > 8 ? kHeadBlock * 2 : 8;  // vectors of `out` held in registers
+constexpr int kHeadBlock = 8;
+constexpr int kKeyTile = 4;  // keys scored together: tree_sum_rows takes four
+
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 struct ChunkRange {
   int64_t start;    // position of the chunk, a multiple of kChunk
@@ -29,13 +35,25 @@ struct HeadState {
   float m[kHeads], sum[kHeads], rescale[kHeads];
 };
 
-static inline U32x16 load_block(const bf16* row, int64_t dimensions_left) {
-  const auto* words = reinterpret_cast<const uint32_t*>(row);
-  if (dimensions_left >= kBlock) return load_words(words);
-  if (dimensions_left % 2 == 0) return load_words_n(words, static_cast<int>(dimensions_left / 2));
-  alignas(64) bf16 padded[kBlock] = {};
-  for (int64_t d = 0; d < dimensions_left; ++d) padded[d] = row[d];
-  return load_words(reinterpret_cast<const uint32_t*>(padded));
+static inline U32x16 load_whole(const bf16* row) { return load_words(reinterpret_cast<const uint32_t*>(row)); }
+
+// The first `dimensions` (below 32) of a block, the others +0. No call in here, nor anything that the compiler makes
+// one of: it would push every accumulator of the loops around it out of its register.
+static inline U32x16 load_part(const bf16* row, int dimensions) {
+  const U32x16 pairs = load_words_n(reinterpret_cast<const uint32_t*>(row), dimensions / 2);
+  if (dimensions % 2 == 0) return pairs;
+  alignas(64) uint32_t last[16] = {};
+  last[dimensions / 2] = row[dimensions - 1].bits;
+  return or_words(pairs, load_words(last));
+}
+
+// Calls whole(b, d) for each whole block, then part(b, d, dimensions) for the rest.
+template <typename Whole, typename Part>
+static inline void for_blocks(int64_t head_dim, Whole whole, Part part) {
+  int64_t d = 0;
+  int b = 0;
+  for (; d + kBlock <= head_dim; d += kBlock, ++b) whole(b, d);
+  if (d < head_dim) part(b, d, static_cast<int>(head_dim - d));
 }
 
 static inline void prefetch_row(const bf16* row, int64_t head_dim) {
@@ -60,20 +78,56 @@ static inline void start_heads(const AttentionArgs& args, const float* q, HeadSt
   }
 }
 
-// score = q k * scale. The values of the chunk and the keys of the next one are on their way meanwhile.
+// score = q k * scale for four keys from `t` on and heads h0 .. h0 + kTile - 1: each key is expanded once for all heads
+// and each query loaded once for four keys.
+template <int kTile, int kHeads>
+static inline void score_keys(const AttentionArgs& args, const bf16* key, int t, int h0, HeadState<kHeads>& state) {
+  F32x16 lanes[kTile][kKeyTile];
+  for (int h = 0; h < kTile; ++h) {
+    for (int i = 0; i < kKeyTile; ++i) lanes[h][i] = zero();
+  }
+  const auto add_block = [&](int b, int i, U32x16 words) {
+    const Pairs k = make_pairs(words);
+    for (int h = 0; h < kTile; ++h) lanes[h][i] = dot_pairs(state.query[h0 + h][b], k, lanes[h][i]);
+  };
+  for_blocks(
+      args.head_dim,
+      [&](int b, int64_t d) {
+        for (int i = 0; i < kKeyTile; ++i) add_block(b, i, load_whole(key + i * args.kv_stride + d));
+      },
+      [&](int b, int64_t d, int n) {
+        for (int i = 0; i < kKeyTile; ++i) add_block(b, i, load_part(key + i * args.kv_stride + d, n));
+      });
+  const __m128 scale = _mm_set1_ps(args.scale);
+  for (int h = 0; h < kTile; ++h) {
+    const __m128 dots = tree_sum_rows(lanes[h][0], lanes[h][1], lanes[h][2], lanes[h][3]);
+    _mm_storeu_ps(state.score[h0 + h] + t, _mm_mul_ps(dots, scale));
+  }
+}
+
+template <int kHeads>
+static inline void score_key(const AttentionArgs& args, const bf16* key, int t, HeadState<kHeads>& state) {
+  for (int h = 0; h < kHeads; ++h) {
+    F32x16 lanes = zero();
+    const auto add_block = [&](int b, U32x16 words) { lanes = dot_pairs(state.query[h][b], make_pairs(words), lanes); };
+    for_blocks(
+        args.head_dim, [&](int b, int64_t d) { add_block(b, load_whole(key + d)); },
+        [&](int b, int64_t d, int n) { add_block(b, load_part(key + d, n)); });
+    state.score[h][t] = tree_sum(lanes) * args.scale;
+  }
+}
+
+// The values of the chunk are on their way meanwhile.
 template <int kHeads>
 static inline void score_chunk(const AttentionArgs& args, ChunkRange range, HeadState<kHeads>& state) {
-  for (int t = range.first; t < range.last; ++t) {
-    const bf16* key = args.k + (range.start + t) * args.kv_stride;
-    prefetch_row(args.v + (range.start + t) * args.kv_stride, args.head_dim);
-    F32x16 lanes[kHeads];
-    for (int h = 0; h < kHeads; ++h) lanes[h] = zero();
-    for (int64_t d = 0, b = 0; d < args.head_dim; d += kBlock, ++b) {
-      const Pairs k = make_pairs(load_block(key + d, args.head_dim - d));
-      for (int h = 0; h < kHeads; ++h) lanes[h] = dot_pairs(state.query[h][b], k, lanes[h]);
-    }
-    for (int h = 0; h < kHeads; ++h) state.score[h][t] = tree_sum(lanes[h]) * args.scale;
+  constexpr int kTile = smaller(kHeads, kAccumulators / kKeyTile);
+  int t = range.first;
+  for (; t + kKeyTile <= range.last; t += kKeyTile) {
+    const int64_t row = (range.start + t) * args.kv_stride;
+    for (int i = 0; i < kKeyTile; ++i) prefetch_row(args.v + row + i * args.kv_stride, args.head_dim);
+    for (int h = 0; h < kHeads; h += kTile) score_keys<kTile>(args, args.k + row, t, h, state);
   }
+  for (; t < range.last; ++t) score_key(args, args.k + (range.start + t) * args.kv_stride, t, state);
 }
 
 // score -> e, and the running maximum and sum. A NaN score makes its e NaN, and so the sum, whatever the maximum is.
@@ -98,46 +152,53 @@ static inline void softmax_chunk(ChunkRange range, float* score, float* m, float
   *m = larger;
 }
 
-// out = out * rescale + e v for kBlocks blocks of every head, held in registers over the chunk.
-template <int kHeads, int kBlocks>
-static inline void mix_blocks(const AttentionArgs& args, ChunkRange range, int b, HeadState<kHeads>& state) {
-  F32x16 even[kHeads][kBlocks], odd[kHeads][kBlocks];
-  for (int h = 0; h < kHeads; ++h) {
-    const F32x16 c = broadcast(state.rescale[h]);
+// out = out * rescale + e v for kTile heads from h0 on and kBlocks blocks from b on, held in registers over the chunk.
+// load_values is load_whole or load_part.
+template <int kTile, int kBlocks, int kHeads, typename LoadValues>
+static inline void mix_blocks(const AttentionArgs& args, ChunkRange range, int h0, int b, HeadState<kHeads>& state,
+                              LoadValues load_values) {
+  F32x16 even[kTile][kBlocks], odd[kTile][kBlocks];
+  for (int h = 0; h < kTile; ++h) {
+    const F32x16 c = broadcast(state.rescale[h0 + h]);
     for (int i = 0; i < kBlocks; ++i) {
-      even[h][i] = mul(load(state.out[h][b + i][0]), c);
-      odd[h][i] = mul(load(state.out[h][b + i][1]), c);
+      even[h][i] = mul(load(state.out[h0 + h][b + i][0]), c);
+      odd[h][i] = mul(load(state.out[h0 + h][b + i][1]), c);
     }
   }
   const bf16* value = args.v + (range.start + range.first) * args.kv_stride + b * kBlock;
-  const int64_t left = args.head_dim - b * kBlock;
   for (int t = range.first; t < range.last; ++t, value += args.kv_stride) {
     for (int i = 0; i < kBlocks; ++i) {
-      const U32x16 words = load_block(value + i * kBlock, left - i * kBlock);
+      const U32x16 words = load_values(value + i * kBlock);
       const F32x16 v_even = bits_to_float(shift_left<16>(words));
       const F32x16 v_odd = bits_to_float(and_words(words, broadcast_word(0xffff0000u)));
-      for (int h = 0; h < kHeads; ++h) {
-        const F32x16 e = broadcast(state.score[h][t]);
+      for (int h = 0; h < kTile; ++h) {
+        const F32x16 e = broadcast(state.score[h0 + h][t]);
         even[h][i] = fma(e, v_even, even[h][i]);
         odd[h][i] = fma(e, v_odd, odd[h][i]);
       }
     }
   }
-  for (int h = 0; h < kHeads; ++h) {
+  for (int h = 0; h < kTile; ++h) {
     for (int i = 0; i < kBlocks; ++i) {
-      store(state.out[h][b + i][0], even[h][i]);
-      store(state.out[h][b + i][1], odd[h][i]);
+      store(state.out[h0 + h][b + i][0], even[h][i]);
+      store(state.out[h0 + h][b + i][1], odd[h][i]);
     }
   }
 }
 
 template <int kHeads>
 static inline void mix_chunk(const AttentionArgs& args, ChunkRange range, HeadState<kHeads>& state) {
-  constexpr int kBlocks = kAccumulators / (2 * kHeads);
-  const int blocks = static_cast<int>((args.head_dim + kBlock - 1) / kBlock);
-  int b = 0;
-  for (; b + kBlocks <= blocks; b += kBlocks) mix_blocks<kHeads, kBlocks>(args, range, b, state);
-  for (; b < blocks; ++b) mix_blocks<kHeads, 1>(args, range, b, state);
+  constexpr int kTile = smaller(kHeads, kAccumulators / 2);
+  constexpr int kBlocks = smaller(4, kAccumulators / (2 * kTile));
+  const int whole = static_cast<int>(args.head_dim / kBlock);
+  const int rest = static_cast<int>(args.head_dim % kBlock);
+  for (int h = 0; h < kHeads; h += kTile) {
+    int b = 0;
+    for (; b + kBlocks <= whole; b += kBlocks) mix_blocks<kTile, kBlocks>(args, range, h, b, state, load_whole);
+    for (; b < whole; ++b) mix_blocks<kTile, 1>(args, range, h, b, state, load_whole);
+    if (rest == 0) continue;
+    mix_blocks<kTile, 1>(args, range, h, b, state, [rest](const bf16* row) { return load_part(row, rest); });
+  }
 }
 
 template <int kHeads>

@@ -3,7 +3,7 @@
 #include "kernels/cpu/pairs_fma.inc.h"
 
 namespace ft::FT_ISA_NAMESPACE {
-constexpr int kHeadBlock = 2;
+constexpr int kAccumulators = 4;  // 16 registers of 8 lanes
 }
 
 #include "kernels/cpu/attention.inc.h"

@@ -3,7 +3,7 @@
 #include "kernels/cpu/pairs_fma.inc.h"
 
 namespace ft::FT_ISA_NAMESPACE {
-constexpr int kHeadBlock = 8;
+constexpr int kAccumulators = 16;  // 32 registers
 }
 
 #include "kernels/cpu/attention.inc.h"

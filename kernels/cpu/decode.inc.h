@@ -25,8 +25,8 @@ struct Decode<FormatId::kBf16> {
   struct Tables {};
 
   template <int>
-  static inline U32x16 pair(const Tables&, U32x16 v) {
-    return v;
+  static inline Pairs pair(const Tables&, U32x16 v) {
+    return make_pairs(v);
   }
   static inline void scales(const Tables&, const std::byte*, F32x16 (&out)[kRowsPerTile]) {
     for (F32x16& scale : out) scale = broadcast(1.0f);
@@ -69,19 +69,19 @@ struct Decode<FormatId::kNvfp4> {
   static constexpr int kPairs = 4;
   static constexpr int kScaleBytesPerBlock = kLanes * kRowsPerTile;
   struct Tables {
-    HalfTable code = load_codes();
+    PairTable code = load_codes();
     E4m3 scale = E4m3::load();
 
-    static inline HalfTable load_codes() {  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives as bf16
+    static inline PairTable load_codes() {  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives as bf16
       static constexpr uint16_t kCodes[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
                                               0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-      return load_half_table(kCodes);
+      return load_pair_table(kCodes);
     }
   };
 
   template <int q>
-  static inline U32x16 pair(const Tables& tables, U32x16 v) {
-    return lookup_halves(tables.code, q == 0 ? v : shift_right<4 * q>(v));
+  static inline Pairs pair(const Tables& tables, U32x16 v) {
+    return lookup_pairs(tables.code, q == 0 ? v : shift_right<4 * q>(v));
   }
   static inline void spread(const Tables& tables, U32x16 words, F32x16 (&out)[kRowsPerTile]) {
     const U32x16 rows01 = tables.scale.pair<0>(words);
@@ -111,8 +111,8 @@ struct Decode<FormatId::kFp8Block> {
   };
 
   template <int q>
-  static inline U32x16 pair(const Tables& tables, U32x16 v) {
-    return tables.code.pair<q>(v);
+  static inline Pairs pair(const Tables& tables, U32x16 v) {
+    return make_pairs(tables.code.pair<q>(v));
   }
   static inline void scales(const Tables&, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
     const float* pair_of_scales = reinterpret_cast<const float*>(scales_of_block);

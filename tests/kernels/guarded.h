@@ -11,14 +11,14 @@
 
 namespace ft::test {
 
+// `lead` marks, `size` zeros, `tail` marks.
+std::vector<uint8_t> guarded_bytes(size_t lead, size_t size, size_t tail, uint8_t mark);
+
 // `count` elements at an address that is aligned for T only, with kCanaries marked bytes before and after.
 template <typename T>
 class Guarded {
  public:
-  explicit Guarded(int64_t count) : count_(count), bytes_(kLead, kMark) {
-    bytes_.resize(bytes_.size() + size_bytes(), 0);
-    bytes_.resize(bytes_.size() + kCanaries, kMark);
-  }
+  explicit Guarded(int64_t count) : count_(count), bytes_(guarded_bytes(kLead, size_bytes(), kCanaries, kMark)) {}
   T* data() { return reinterpret_cast<T*>(bytes_.data() + kLead); }
   T& operator[](int64_t i) { return data()[i]; }
   int64_t size() const { return count_; }

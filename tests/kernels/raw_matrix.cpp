@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <utility>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/error.h"
@@ -22,11 +24,11 @@ void set_float(std::vector<std::byte>& bytes, size_t index, float value) {
   std::memcpy(bytes.data() + index * 4, &value, 4);
 }
 
-uint8_t random_e4m3(Random& random, const Values& values) {
-  const bool any = values.special_in > 0 && random.below(static_cast<uint64_t>(values.special_in)) == 0;
+uint8_t random_e4m3(Random& random, const Exponents& exponents) {
+  const bool any = exponents.special_in > 0 && random.below(static_cast<uint64_t>(exponents.special_in)) == 0;
   if (any) return static_cast<uint8_t>(random.below(256));
-  const int low = std::clamp(values.exponent_low + 7, 0, 15);
-  const int high = std::clamp(values.exponent_high + 7, low, 15);
+  const int low = std::clamp(exponents.low + 7, 0, 15);
+  const int high = std::clamp(exponents.high + 7, low, 15);
   const auto exponent = static_cast<unsigned>(low) + random.below(static_cast<uint64_t>(high - low + 1));
   const auto code = static_cast<uint8_t>(exponent << 3 | random.below(8) | random.below(2) << 7);
   return (code & 0x7f) == 0x7f ? static_cast<uint8_t>(code ^ 1) : code;
@@ -35,7 +37,10 @@ uint8_t random_e4m3(Random& random, const Values& values) {
 }  // namespace
 
 OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
-  OwnedMatrix matrix{.format = format, .rows = rows, .cols = cols};
+  OwnedMatrix matrix;
+  matrix.format = format;
+  matrix.rows = rows;
+  matrix.cols = cols;
   const auto count = static_cast<size_t>(rows * cols);
   switch (format) {
     case FormatId::kBf16:
@@ -56,24 +61,23 @@ OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
   return matrix;
 }
 
-OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Values& values, Random& random) {
+OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exponents& exponents, Random& random) {
   OwnedMatrix matrix = zero_matrix(format, rows, cols);
-  matrix.global = random_float(random, {.exponent_low = -2, .exponent_high = 2});
+  matrix.global = random_with(random, {-2, 2, 0});
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t col = 0; col < cols; ++col) {
       switch (format) {
         case FormatId::kBf16:
-          set_code(matrix, row, col, to_bf16(random_float(random, values)).bits);
+          set_code(matrix, row, col, to_bf16(random_with(random, exponents)).bits);
           break;
         case FormatId::kNvfp4:
           set_code(matrix, row, col, static_cast<uint32_t>(random.below(16)));
-          if (col % 16 == 0) set_scale_code(matrix, row, col, random_e4m3(random, values));
+          if (col % 16 == 0) set_scale_code(matrix, row, col, random_e4m3(random, exponents));
           break;
         case FormatId::kFp8Block:
-          set_code(matrix, row, col,
-                   random_e4m3(random, {.exponent_low = -7, .exponent_high = 8, .special_in = values.special_in}));
+          set_code(matrix, row, col, random_e4m3(random, {-7, 8, exponents.special_in}));
           if (row % 128 == 0 && col % 128 == 0) {
-            set_float(matrix.scales, fp8_scale_index(matrix, row, col), random_float(random, values));
+            set_float(matrix.scales, fp8_scale_index(matrix, row, col), random_with(random, exponents));
           }
           break;
       }

@@ -23,9 +23,9 @@ struct OwnedMatrix {
 // All-zero codes; scales are 1.
 OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols);
 
-// bf16: `values`. nvfp4 and fp8_block: any finite code; scales from `values` (nvfp4: any finite e4m3 code within that
-// range of exponents, negative ones too). One in values.special_in codes or scales is any code at all.
-OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Values& values, Random& random);
+// bf16: `exponents`. nvfp4 and fp8_block: any finite code; scales from `exponents` (nvfp4: any finite e4m3 code within
+// that range of exponents, negative ones too). One in exponents.special_in codes or scales is any code at all.
+OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exponents& exponents, Random& random);
 
 // Code (the low bits of `code`) of one element; scale code of the group that holds it (nvfp4 only).
 void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code);

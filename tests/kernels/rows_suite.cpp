@@ -1,15 +1,12 @@
 // Checked against: the scalar reference, bit for bit, for every variant that the registry lists and this CPU can run.
 // (The reference itself is checked in rows_reference_test.cpp.)
 #include <doctest/doctest.h>
-#include <xmmintrin.h>
 
 #include <algorithm>
 #include <initializer_list>
-#include <string>
 
 #include "kernels/base/bf16.h"
-#include "kernels/registry.h"
-#include "tests/kernels/guarded.h"
+#include "tests/kernels/suite.h"
 
 namespace {
 
@@ -17,47 +14,10 @@ using namespace ft;
 using test::fill;
 using test::first_difference;
 using test::Guarded;
+using test::in_both_flush_modes;
 using test::Values;
 
 constexpr uint64_t kSeed = 20240917;
-constexpr unsigned kFlushBits = 0x8040;
-
-template <typename Fn>
-Fn reference_of(OpId op) {
-  for (const KernelDesc& kernel : kernel_registry()) {
-    if (kernel.op == op && kernel.isa == Isa::kScalar) return std::get<Fn>(kernel.fn);
-  }
-  FAIL("the op has no reference");
-  return nullptr;
-}
-
-// Calls check(fn, reference) for every other variant of `op` under both MXCSR modes, and requires that MXCSR comes
-// back.
-template <typename Fn, typename Check>
-void each_variant(OpId op, Check check) {
-  INFO("seed ", kSeed);
-  const Fn reference = reference_of<Fn>(op);
-  int ran = 0;
-  for (const KernelDesc& kernel : kernel_registry()) {
-    if (kernel.op != op) continue;
-    if (kernel.isa > active_isa()) {
-      MESSAGE("skipped ", std::string(kernel.name), ": not on this CPU, or capped by FT_ISA");
-      continue;
-    }
-    for (const unsigned flush : {0u, kFlushBits}) {
-      INFO(std::string(kernel.name), flush != 0 ? " under flush mode" : "");
-      const unsigned saved = _mm_getcsr();
-      const unsigned mode = (saved & ~kFlushBits) | flush;
-      _mm_setcsr(mode);
-      check(std::get<Fn>(kernel.fn), reference);
-      const unsigned after = _mm_getcsr();
-      _mm_setcsr(saved);
-      CHECK((after & ~0x3fu) == (mode & ~0x3fu));  // the lower bits are sticky exception flags
-      ++ran;
-    }
-  }
-  CHECK(ran >= 2);
-}
 
 const std::vector<int64_t>& widths() {
   static const std::vector<int64_t> all = [] {
@@ -69,8 +29,8 @@ const std::vector<int64_t>& widths() {
   return all;
 }
 
-TEST_CASE("rmsnorm: every variant equals the reference, in place too") {
-  each_variant<RmsnormFn>(OpId::kRmsnorm, [](RmsnormFn fn, RmsnormFn reference) {
+FT_OP_CASE(kRmsnorm, rmsnorm_equals_reference_in_place_too) {
+  in_both_flush_modes<RmsnormFn>(variant, reference_kernel, [](RmsnormFn fn, RmsnormFn reference) {
     Random random(kSeed);
     for (const int64_t cols : widths()) {
       for (const Values kind : test::kAllValues) {
@@ -96,8 +56,8 @@ TEST_CASE("rmsnorm: every variant equals the reference, in place too") {
   });
 }
 
-TEST_CASE("head_norm_rope: every variant equals the reference") {
-  each_variant<HeadNormRopeFn>(OpId::kHeadNormRope, [](HeadNormRopeFn fn, HeadNormRopeFn reference) {
+FT_OP_CASE(kHeadNormRope, head_norm_rope_equals_reference) {
+  in_both_flush_modes<HeadNormRopeFn>(variant, reference_kernel, [](HeadNormRopeFn fn, HeadNormRopeFn reference) {
     Random random(kSeed);
     for (const int64_t head_dim : widths()) {
       for (const int64_t half : {int64_t{0}, head_dim / 4, head_dim / 2}) {
@@ -122,8 +82,8 @@ TEST_CASE("head_norm_rope: every variant equals the reference") {
   });
 }
 
-TEST_CASE("silu_mul and add: every variant equals the reference, in place too") {
-  each_variant<SiluMulFn>(OpId::kSiluMul, [](SiluMulFn fn, SiluMulFn reference) {
+FT_OP_CASE(kSiluMul, silu_mul_equals_reference_in_place_too) {
+  in_both_flush_modes<SiluMulFn>(variant, reference_kernel, [](SiluMulFn fn, SiluMulFn reference) {
     Random random(kSeed);
     for (const int64_t count : widths()) {
       for (const Values kind : test::kAllValues) {
@@ -141,7 +101,10 @@ TEST_CASE("silu_mul and add: every variant equals the reference, in place too") 
       }
     }
   });
-  each_variant<AddFn>(OpId::kAdd, [](AddFn fn, AddFn reference) {
+}
+
+FT_OP_CASE(kAdd, add_equals_reference) {
+  in_both_flush_modes<AddFn>(variant, reference_kernel, [](AddFn fn, AddFn reference) {
     Random random(kSeed);
     for (const int64_t count : widths()) {
       for (const Values kind : test::kAllValues) {
@@ -158,8 +121,8 @@ TEST_CASE("silu_mul and add: every variant equals the reference, in place too") 
   });
 }
 
-TEST_CASE("merge: every variant equals the reference") {
-  each_variant<MergeFn>(OpId::kMerge, [](MergeFn fn, MergeFn reference) {
+FT_OP_CASE(kMerge, merge_equals_reference) {
+  in_both_flush_modes<MergeFn>(variant, reference_kernel, [](MergeFn fn, MergeFn reference) {
     Random random(kSeed);
     for (const int64_t cols : widths()) {
       for (const int64_t slots : {0, 1, 2, 8, 11}) {
@@ -194,8 +157,8 @@ void check_router(RouterTopKFn fn, RouterTopKFn reference, const float* logits, 
   REQUIRE((got_p.intact() && got.intact() && ids.intact()));
 }
 
-TEST_CASE("router_top_k: every variant equals the reference, ties and NaN included") {
-  each_variant<RouterTopKFn>(OpId::kRouterTopK, [](RouterTopKFn fn, RouterTopKFn reference) {
+FT_OP_CASE(kRouterTopK, router_top_k_equals_reference_ties_and_nan_included) {
+  in_both_flush_modes<RouterTopKFn>(variant, reference_kernel, [](RouterTopKFn fn, RouterTopKFn reference) {
     Random random(kSeed);
     for (const int64_t experts : {1, 2, 15, 16, 17, 60, 64, 100, 128, 256, 512, 4096}) {
       for (const int64_t wanted : {1, 2, 8, 64}) {
@@ -248,8 +211,8 @@ void check_attention(AttentionFn fn, AttentionFn reference, const AttentionCase&
   REQUIRE(first_difference(expected.data(), q.data(), q.size()) == -1);
 }
 
-TEST_CASE("attention: every variant equals the reference over head sizes, lengths and windows") {
-  each_variant<AttentionFn>(OpId::kAttention, [](AttentionFn fn, AttentionFn reference) {
+FT_OP_CASE(kAttention, attention_equals_reference_over_head_sizes_lengths_and_windows) {
+  in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn reference) {
     Random random(kSeed);
     for (int64_t head_dim = 1; head_dim <= 66; ++head_dim) {
       check_attention(fn, reference, {head_dim, 1, 0, 67, Values::kNormal}, random);
@@ -268,21 +231,31 @@ TEST_CASE("attention: every variant equals the reference over head sizes, length
   });
 }
 
-TEST_CASE("attention: what stands outside the visible range and which heads share a call change nothing") {
-  each_variant<AttentionFn>(OpId::kAttention, [](AttentionFn fn, AttentionFn) {
+FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_same) {
+  in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn) {
     Random random(kSeed);
     const int64_t head_dim = 64, heads = 5, begin = 70, length = 333;
     Guarded<float> q(heads * head_dim), together(q.size()), alone(q.size());
-    Guarded<bf16> k((length + 64) * head_dim), v(k.size());
+    const int64_t lead = kAttentionChunk;  // rows before position 0, and after the last one
+    Guarded<bf16> k((lead + length + lead) * head_dim), v(k.size());
     fill(random, Values::kNormal, q.data(), q.size());
     for (int64_t i = 0; i < k.size(); ++i) {
       k[i] = to_bf16(random_value(random, Values::kNormal));
       v[i] = to_bf16(random_value(random, Values::kNormal));
     }
-    AttentionArgs args{q.data(), k.data(), v.data(), head_dim, begin, length, head_dim, 0.125f, together.data(), heads};
+    AttentionArgs args{q.data(),
+                       k.data() + lead * head_dim,
+                       v.data() + lead * head_dim,
+                       head_dim,
+                       begin,
+                       length,
+                       head_dim,
+                       0.125f,
+                       together.data(),
+                       heads};
     fn(args);
     for (int64_t i = 0; i < k.size(); ++i) {
-      const int64_t t = i / head_dim;
+      const int64_t t = i / head_dim - lead;
       if (t < begin || t >= length) k[i] = v[i] = to_bf16(NAN);
     }
     args.heads = 1;
@@ -293,10 +266,10 @@ TEST_CASE("attention: what stands outside the visible range and which heads shar
     }
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
     // Moved by whole chunks, cache and range together: the same bits.
-    args.k = k.data() - kAttentionChunk * head_dim;
-    args.v = v.data() - kAttentionChunk * head_dim;
-    args.begin += kAttentionChunk;
-    args.length += kAttentionChunk;
+    args.k = k.data();
+    args.v = v.data();
+    args.begin += lead;
+    args.length += lead;
     args.q = q.data(), args.out = alone.data(), args.heads = heads;
     fn(args);
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);

@@ -2,13 +2,18 @@
 // reason. Also: the registry is complete (each op and format has a reference) and its names are unique.
 #include "tests/kernels/suite.h"
 
-#include <doctest/doctest.h>
-
 #include <set>
+#include <string>
 
 #include "kernels/host/isa.h"
 
 namespace {
+
+std::string dotted(std::string_view text) {
+  std::string result = ".";
+  result += text;
+  return result;
+}
 
 bool reads_weights(ft::OpId op) { return op == ft::OpId::kMatvec || op == ft::OpId::kGateUp; }
 
@@ -48,9 +53,9 @@ TEST_SUITE("baseline") {
       CHECK(reads_weights(kernel.op) == (kernel.format != ft::kNoFormat));
       if (kernel.format != ft::kNoFormat) {
         const ft::FormatInfo& info = ft::format_info(static_cast<ft::FormatId>(kernel.format));
-        CHECK(kernel.name.find("." + std::string(info.name) + ".") != std::string_view::npos);
+        CHECK(kernel.name.find(dotted(info.name)) != std::string_view::npos);
       }
-      if (kernel.isa != ft::Isa::kScalar) CHECK(kernel.name.ends_with("." + std::string(ft::isa_name(kernel.isa))));
+      if (kernel.isa != ft::Isa::kScalar) CHECK(kernel.name.ends_with(dotted(ft::isa_name(kernel.isa))));
       CHECK(std::visit([](auto fn) { return fn != nullptr; }, kernel.fn));
     }
     for (int op = 0; op < ft::kOpCount; ++op) {
@@ -70,6 +75,16 @@ TEST_SUITE("baseline") {
     }
   }
 
+  TEST_CASE("a kernel that needs a fast vdpbf16ps is passed over only where it is slow") {
+    const int nvfp4 = static_cast<int>(ft::FormatId::kNvfp4);
+    const auto isa_chosen = [&](ft::Isa isa, bool slow) {
+      return ft::find_kernel(ft::OpId::kMatvec, nvfp4, isa, {.slow_dpbf16 = slow})->isa;
+    };
+    CHECK(isa_chosen(ft::Isa::kAvx512Bf16, false) == ft::Isa::kAvx512Bf16);
+    CHECK(isa_chosen(ft::Isa::kAvx512Bf16, true) == ft::Isa::kAvx512);
+    CHECK(isa_chosen(ft::Isa::kAvx2, true) == ft::Isa::kAvx2);
+  }
+
   TEST_CASE("resolving a table takes the best variant at or below the ISA, for every op") {
     for (int isa = 0; isa < ft::kIsaCount; ++isa) {
       const ft::KernelTable table = ft::resolve_kernels(static_cast<ft::Isa>(isa));
@@ -78,10 +93,11 @@ TEST_SUITE("baseline") {
         const ft::KernelDesc* best = nullptr;
         for (const ft::KernelDesc& kernel : ft::kernel_registry()) {
           if (kernel.op != ft::OpId::kMatvec || kernel.format != format || kernel.isa > table.isa) continue;
+          if (kernel.needs_fast_dpbf16 && ft::detect_quirks().slow_dpbf16) continue;
           if (best == nullptr || kernel.isa > best->isa) best = &kernel;
         }
         REQUIRE(best != nullptr);
-        CHECK(table.matvec[format] == std::get<ft::MatvecFn>(best->fn));
+        CHECK((table.matvec[format] == std::get<ft::MatvecFn>(best->fn)));
       }
     }
   }

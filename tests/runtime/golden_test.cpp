@@ -115,8 +115,8 @@ TEST_CASE("the bundled model continues its two prompts as recorded") {
           run_greedy(engine, text["prompt_ids"].get<std::vector<int32_t>>(), static_cast<int64_t>(expected.size()));
       const auto differs = std::mismatch(run.ids.begin(), run.ids.end(), expected.begin());
       const auto same = differs.first - run.ids.begin();
-      MESSAGE(std::string(domain) << std::string(numerics == Numerics::kServe ? " serve" : " reference") << ": first " << same << " of "
-                     << expected.size() << " ids as recorded");
+      MESSAGE(std::string(domain) << std::string(numerics == Numerics::kServe ? " serve" : " reference") << ": first "
+                                  << same << " of " << expected.size() << " ids as recorded");
       // Serve mode rounds activations to bf16 and may leave the text where two tokens are close (min_margin 0.01).
       if (numerics == Numerics::kReference) CHECK(run.ids == expected);
       if (numerics == Numerics::kServe) CHECK(same >= 8);

@@ -1,0 +1,126 @@
+#include "engine/server/metrics.h"
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace ft {
+namespace {
+
+struct Metric {
+  const char* name;
+  const char* type;  // counter or gauge
+  const char* help;
+  double value;
+};
+
+std::array<Metric, 24> metrics(const ServedProfile& profile, const ServiceStats& s) {
+  const auto d = [](uint64_t value) { return static_cast<double>(value); };
+  return {{
+      {"ft_uptime_seconds", "gauge", "Seconds since the service started", s.uptime_seconds},
+      {"ft_requests_finished_total", "counter", "Requests answered to their end", d(s.scheduler.requests_finished)},
+      {"ft_requests_failed_total", "counter", "Requests ended by an error", d(s.scheduler.requests_failed)},
+      {"ft_requests_cancelled_total", "counter", "Requests cancelled", d(s.scheduler.requests_cancelled)},
+      {"ft_requests_running", "gauge", "Requests in the batch", d(s.scheduler.running)},
+      {"ft_requests_waiting", "gauge", "Requests in the queue", d(s.scheduler.waiting)},
+      {"ft_prompt_tokens_total", "counter", "Prompt tokens processed", d(s.scheduler.prompt_tokens)},
+      {"ft_generated_tokens_total", "counter", "Tokens generated", d(s.scheduler.generated_tokens)},
+      {"ft_decode_steps_total", "counter", "Decode steps", d(s.engine.decode_steps)},
+      {"ft_decode_seconds_total", "counter", "Seconds spent in decode steps", s.engine.decode_seconds},
+      {"ft_prefill_seconds_total", "counter", "Seconds spent in prefill steps", s.engine.prefill_seconds},
+      {"ft_expert_hits_total", "counter", "Expert activations found in slots", d(s.engine.expert_hits)},
+      {"ft_expert_fetched_total", "counter", "Expert activations fetched over the link", d(s.engine.expert_fetched)},
+      {"ft_expert_cpu_total", "counter", "Expert activations computed on the CPU", d(s.engine.expert_cpu)},
+      {"ft_expert_promoted_total", "counter", "CPU-computed experts copied into slots", d(s.engine.expert_promoted)},
+      {"ft_link_bytes_total", "counter", "Bytes moved into slots", d(s.engine.bytes_fetched)},
+      {"ft_link_wait_seconds_total", "counter", "Seconds compute waited for the link", s.engine.link_wait_seconds},
+      {"ft_hit_rate", "gauge", "Share of activations found in slots", s.hit_rate},
+      {"ft_miss_fetched_share", "gauge", "Share of misses that were fetched", s.fetched_share},
+      {"ft_miss_cpu_share", "gauge", "Share of misses computed on the CPU", s.cpu_share},
+      {"ft_decode_tokens_per_second", "gauge", "Achieved decode rate", s.decode_tok_s},
+      {"ft_predicted_tokens_per_second", "gauge", "The profile's prediction", profile.predicted_tok_s},
+      {"ft_achieved_over_predicted", "gauge", "Achieved over predicted decode rate", s.achieved_over_predicted},
+      {"ft_decode_gigabytes_per_second", "gauge", "Weight bytes read by decode steps", s.decode_gbps},
+  }};
+}
+
+std::string format_number(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
+  return text;
+}
+
+}  // namespace
+
+std::string prometheus_text(const ServedProfile& profile, const ServiceStats& stats) {
+  std::string text;
+  for (const Metric& metric : metrics(profile, stats)) {
+    text += std::string("# HELP ") + metric.name + " " + metric.help + "\n# TYPE " + metric.name + " " + metric.type +
+            "\n" + metric.name + " " + format_number(metric.value) + "\n";
+  }
+  return text;
+}
+
+std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
+  const EngineCounters& c = s.engine;
+  size_t last = 0;
+  for (size_t i = 0; i < c.misses_histogram.size(); ++i) {
+    if (c.misses_histogram[i] != 0) last = i + 1;
+  }
+  OrderedJson json;
+  json["model"] = profile.model_name;
+  json["weights"] = profile.synthetic_weights ? "synthetic" : "checkpoint";
+  if (profile.synthetic_weights) json["routing"] = profile.routing_preset;
+  json["strategy"] = profile.strategy;
+  json["uptime_seconds"] = s.uptime_seconds;
+  json["requests"] = {{"finished", s.scheduler.requests_finished},
+                      {"failed", s.scheduler.requests_failed},
+                      {"cancelled", s.scheduler.requests_cancelled},
+                      {"running", s.scheduler.running},
+                      {"waiting", s.scheduler.waiting}};
+  json["tokens"] = {{"prompt", s.scheduler.prompt_tokens}, {"generated", s.scheduler.generated_tokens}};
+  json["decode"] = {{"steps", c.decode_steps},
+                    {"seconds", c.decode_seconds},
+                    {"tok_s", s.decode_tok_s},
+                    {"ms_per_step", s.decode_ms_per_step},
+                    {"gbps", s.decode_gbps},
+                    {"ceiling_gbps", profile.ceiling_gbps},
+                    {"ceiling_share", s.ceiling_share},
+                    {"predicted_tok_s", profile.predicted_tok_s},
+                    {"achieved_over_predicted", s.achieved_over_predicted}};
+  json["prefill"] = {{"tokens", c.prefill_tokens}, {"seconds", c.prefill_seconds}};
+  json["experts"] = {{"hits", c.expert_hits},    {"fetched", c.expert_fetched},
+                     {"cpu", c.expert_cpu},      {"promoted", c.expert_promoted},
+                     {"hit_rate", s.hit_rate},   {"fetched_share", s.fetched_share},
+                     {"cpu_share", s.cpu_share}, {"bytes_fetched", c.bytes_fetched},
+                     {"bytes_cpu", c.bytes_cpu}, {"link_wait_seconds", c.link_wait_seconds}};
+  json["experts"]["misses_histogram"] =
+      std::vector<uint64_t>(c.misses_histogram.begin(), c.misses_histogram.begin() + static_cast<int64_t>(last));
+  json["engaged"] = {{"strategy", s.engaged.strategy},   {"isa", s.engaged.isa},
+                     {"mechanism", s.engaged.mechanism}, {"threads_worked", s.engaged.threads_worked},
+                     {"slots", s.engaged.slots},         {"fetched_share", s.engaged.fetched_share}};
+  json["logits_hash"] = c.logits_hash;
+  return json.dump(2) + "\n";
+}
+
+std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
+  char text[320];
+  std::snprintf(text, sizeof text, "%llu tokens | %.1f tok/s | %.2f ms a step | %.1f GB/s = %s of ceiling",
+                static_cast<unsigned long long>(s.scheduler.generated_tokens), s.decode_tok_s, s.decode_ms_per_step,
+                s.decode_gbps, percent(s.ceiling_share).c_str());
+  std::string line = text;
+  line += " | hits " + percent(s.hit_rate) + " | misses: " + percent(s.fetched_share) + " fetched, " +
+          percent(s.cpu_share) + " on CPU";
+  std::snprintf(text, sizeof text, " | predicted %.1f tok/s, achieved %.2fx | logits %s", profile.predicted_tok_s,
+                s.achieved_over_predicted, s.engine.logits_hash.substr(0, 16).c_str());
+  return line + text + (profile.synthetic_weights ? " | synthetic weights" : "");
+}
+
+}  // namespace ft

@@ -1,0 +1,87 @@
+// Text in, text out, over one engine: tokenizes, submits to the scheduler, gives back text as it becomes whole. Knows
+// the OpenAI request but no HTTP; ft-engine --prompt uses it directly.
+//
+// Thread rule: one thread of the service steps the engine; start(), stats() and the Generation objects may be used from
+// any thread (one thread per Generation).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/runtime/engine.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/server/openai.h"
+#include "engine/text/text_model.h"
+
+namespace ft {
+
+// What the profile said about this engine, shown in stats beside what is achieved.
+struct ServedProfile {
+  std::string model_name;  // "tiny-moe"
+  std::string strategy;
+  std::string runner_up;
+  double margin = 0;
+  double predicted_tok_s = 0;  // one sequence
+  double ceiling_gbps = 0;     // mem_read with the profile's threads
+  bool synthetic_weights = false;
+  std::string routing_preset;  // synthetic only
+};
+
+struct ServiceStats {
+  double uptime_seconds = 0;
+  SchedulerStats scheduler;
+  EngineCounters engine;  // as of the last snapshot, at most a fraction of a second old while work is done
+  EngagedRecord engaged;
+  // Derived from `engine`; 0 while there is nothing to divide.
+  double decode_tok_s = 0;  // per second of decode steps, all sequences
+  double decode_ms_per_step = 0;
+  double decode_gbps = 0;  // weights read by decode steps
+  double ceiling_share = 0;
+  double hit_rate = 0;       // of activated experts
+  double fetched_share = 0;  // of misses
+  double cpu_share = 0;
+  double achieved_over_predicted = 0;
+};
+
+class Service;
+
+// One answer in progress. Dropping it cancels the request.
+class Generation {
+ public:
+  ~Generation();
+  // The next piece of text, possibly empty. False when the answer is finished: then reason and usage are final.
+  // Throws Error(kFailed) when a step failed.
+  bool next(std::string& text);
+  std::string_view finish_reason() const;  // "stop" or "length"
+  const Usage& usage() const;
+
+ private:
+  friend class Service;
+  Generation();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class Service {
+ public:
+  Service(Engine& engine, const TextModel& text, ServedProfile profile);
+  ~Service();  // stop(); every Generation must be gone
+  // Ends what runs as cancelled and takes no more requests. Generations wake with Error(kCapacity).
+  void stop();
+
+  // Throws Error(kRequest / kCapacity) as the scheduler, tokenizer and template do; Error(kFailed) when the folder has
+  // no tokenizer.
+  std::unique_ptr<Generation> start(const CompletionRequest& request);
+  ServiceStats stats() const;
+  const ServedProfile& profile() const;
+  const SamplingOptions& sampling_defaults() const;
+  int64_t max_context() const;
+  bool has_chat_template() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ft

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Writes the seed inputs of safetensors_fuzz, config_fuzz and checkpoint_fuzz: the smallest models of each format.
+Run from anywhere; the files under corpus/ are committed, so this is only needed to change them."""
+import json
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+H, I, E, V, HEADS, KV, HD = 16, 16, 2, 4, 2, 1, 4
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
+
+CONFIG = {"model_type": "qwen3_moe", "hidden_size": H, "num_hidden_layers": 1, "num_attention_heads": HEADS,
+          "num_key_value_heads": KV, "head_dim": HD, "moe_intermediate_size": I, "num_experts": E,
+          "num_experts_per_tok": 1, "vocab_size": V, "tie_word_embeddings": True}
+QUANTIZATION = {
+    "bf16": None,
+    "modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*", "lm_head"]},
+    "compressed": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+                   "ignore": ["re:.*self_attn.*", "lm_head"], "config_groups": {"g": {"targets": ["Linear"]}}},
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["self_attn"]},
+    "fused": None,
+}
+# One expert matrix in a format that is refused: endings and shapes beside its stem.
+REFUSED = {
+    "gptq": {".qweight": ("I32", [I // 8, H])},
+    "int4": {".weight_packed": ("I32", [I, H // 8])},
+    "mxfp4": {".weight_packed": ("U8", [I, H // 2]), ".weight_scale": ("U8", [I, 1])},
+    "deepseek_fp4": {".weight": ("I8", [I, H // 2]), ".scale": ("F8_E8M0", [I, 1])},
+    "deepseek_fp8": {".weight": ("F8_E4M3", [I, H]), ".scale": ("F8_E8M0", [1, 1])},
+    "fp8_tensor": {".weight": ("F8_E4M3", [I, H]), ".weight_scale": ("F32", [])},
+    "f16": {".weight": ("F16", [I, H])},
+}
+
+
+def quantized(stem, rows, cols, scheme):
+    if scheme == "modelopt":
+        return {stem + ".weight": ("U8", [rows, cols // 2]), stem + ".weight_scale": ("F8_E4M3", [rows, cols // 16]),
+                stem + ".weight_scale_2": ("F32", [])}
+    if scheme == "compressed":
+        return {stem + ".weight_packed": ("U8", [rows, cols // 2]),
+                stem + ".weight_scale": ("F8_E4M3", [rows, cols // 16]), stem + ".weight_global_scale": ("F32", [1])}
+    if scheme == "fp8":
+        return {stem + ".weight": ("F8_E4M3", [rows, cols]), stem + ".weight_scale_inv": ("F32", [1, 1])}
+    return {stem + ".weight": ("BF16", [rows, cols])}
+
+
+def tensors(scheme):
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], layer + "input_layernorm.weight": [H],
+              layer + "post_attention_layernorm.weight": [H], layer + "mlp.gate.weight": [E, H]}
+    for name, shape in (("q_proj", [HEADS * HD, H]), ("k_proj", [KV * HD, H]), ("v_proj", [KV * HD, H]),
+                        ("o_proj", [H, HEADS * HD]), ("q_norm", [HD]), ("k_norm", [HD])):
+        shapes[layer + "self_attn." + name + ".weight"] = shape
+    result = {name: ("BF16", shape) for name, shape in shapes.items()}
+    experts = layer + "mlp.experts."
+    if scheme == "fused":
+        return {**result, experts + "gate_up_proj": ("BF16", [E, 2 * I, H]), experts + "down_proj": ("BF16", [E, H, I])}
+    for e in range(E):
+        for part, rows, cols in (("gate_proj", I, H), ("up_proj", I, H), ("down_proj", H, I)):
+            result.update(quantized(f"{experts}{e}.{part}", rows, cols, scheme))
+    return result
+
+
+def refused(scheme):
+    result = tensors("bf16")
+    stem = "model.layers.0.mlp.experts.1.up_proj"
+    del result[stem + ".weight"]
+    return {**result, **{stem + ending: described for ending, described in REFUSED[scheme].items()}}
+
+
+def framed(config, index, file):
+    return b"".join(struct.pack("<H", len(part)) + part for part in (config, index)) + file
+
+
+def image(described):
+    header, offset = {}, 0
+    for name, (dtype, shape) in described.items():
+        size = SIZES[dtype]
+        for dimension in shape:
+            size *= dimension
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"\x3c" * offset  # 0x3c3c is a small bf16, 0x3c is 1.5 in e4m3
+
+
+def main():
+    for folder in ("safetensors", "config", "checkpoint"):
+        (CORPUS / folder).mkdir(parents=True, exist_ok=True)
+    small = image({"a": ("F32", [2]), "b": ("BF16", [0, 3]), "c": ("U8", [1, 2, 3])})
+    (CORPUS / "safetensors" / "small").write_bytes(small)
+    for scheme, quantization in QUANTIZATION.items():
+        config = json.dumps({**CONFIG, "quantization_config": quantization}, separators=(",", ":")).encode()
+        (CORPUS / "config" / scheme).write_bytes(config)
+        index = json.dumps({"weight_map": {"model.norm.weight": "a.safetensors"}}).encode() if scheme == "fp8" else b""
+        (CORPUS / "checkpoint" / scheme).write_bytes(framed(config, index, image(tensors(scheme))))
+    for scheme in REFUSED:
+        config = json.dumps(CONFIG, separators=(",", ":")).encode()
+        (CORPUS / "checkpoint" / scheme).write_bytes(framed(config, b"", image(refused(scheme))))
+    yarn = {**CONFIG, "use_sliding_window": True, "sliding_window": 8, "attention_bias": True, "rope_theta": 1e6,
+            "mlp_only_layers": [1], "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 32, "truncate": False}}
+    (CORPUS / "config" / "yarn").write_bytes(json.dumps(yarn, separators=(",", ":")).encode())
+
+
+if __name__ == "__main__":
+    main()

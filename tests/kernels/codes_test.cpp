@@ -1,0 +1,161 @@
+// Every code of every format through every kernel that this CPU runs, against kernels/base/fp_codes.h: row c of a
+// matrix has code c at one place and zeros elsewhere, the activations are 1 or a power of two, so y[c] is the code's
+// value. Also gate_up against its definition in long double.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/base/fp_codes.h"
+#include "kernels/formats/expert_blob.h"
+#include "kernels/host/isa.h"
+#include "tests/kernels/raw_matrix.h"
+
+namespace ft::test {
+namespace {
+
+constexpr int64_t kCols = 272;
+constexpr int64_t kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 127, 128, 255, 256, 271};
+
+std::vector<float> product(const KernelDesc& kernel, const OwnedMatrix& matrix, float activation) {
+  const Packed packed(matrix);
+  const PackedMatrix view = packed.view();
+  const auto x = packed_row(std::vector<float>(static_cast<size_t>(matrix.cols), activation));
+  std::vector<float> y(static_cast<size_t>(matrix.rows));
+  const uint32_t* x_pointer = x.data();
+  float* y_pointer = y.data();
+  std::get<MatvecFn>(kernel.fn)({&view, &x_pointer, 1, 0, view.layout.row_tiles, &y_pointer});
+  return y;
+}
+
+// Calls f(kernel) for each matvec of `format` that this CPU runs.
+template <class F>
+void each_matvec(FormatId format, F f) {
+  for (const KernelDesc& kernel : kernel_registry()) {
+    if (kernel.op != OpId::kMatvec || kernel.format != static_cast<int>(format)) continue;
+    if (kernel.isa > detect_isa()) {
+      MESSAGE("skipped " << std::string(kernel.name) << ": not on this CPU");
+      continue;
+    }
+    CAPTURE(std::string(kernel.name));
+    f(kernel);
+  }
+}
+
+float expected_sum(float value) { return value == 0.0f ? 0.0f : value; }  // a -0 ends as +0 among other lanes' +0
+
+TEST_SUITE("baseline") {
+  TEST_CASE("all 256 e4m3 codes at every kind of place of fp8_block") {
+    each_matvec(FormatId::kFp8Block, [](const KernelDesc& kernel) {
+      for (const int64_t place : kPlaces) {
+        CAPTURE(place);
+        OwnedMatrix matrix = zero_matrix(FormatId::kFp8Block, 256, kCols);
+        for (uint32_t code = 0; code < 256; ++code) set_code(matrix, code, place, code);
+        const auto y = product(kernel, matrix, 1.0f);
+        for (size_t code = 0; code < 256; ++code) {
+          CAPTURE(code);
+          CHECK(same(y[code], expected_sum(decode_e4m3(static_cast<uint8_t>(code)))));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("all 16 e2m1 codes at every kind of place of nvfp4") {
+    each_matvec(FormatId::kNvfp4, [](const KernelDesc& kernel) {
+      for (const int64_t place : kPlaces) {
+        CAPTURE(place);
+        OwnedMatrix matrix = zero_matrix(FormatId::kNvfp4, 16, kCols);
+        for (uint32_t code = 0; code < 16; ++code) set_code(matrix, code, place, code);
+        const auto y = product(kernel, matrix, 1.0f);
+        for (size_t code = 0; code < 16; ++code) {
+          CAPTURE(code);
+          CHECK(same(y[code], expected_sum(decode_e2m1(static_cast<uint8_t>(code)))));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("all 256 e4m3 block scales of nvfp4, zero, subnormal, negative and NaN included") {
+    each_matvec(FormatId::kNvfp4, [](const KernelDesc& kernel) {
+      for (const int64_t place : kPlaces) {
+        CAPTURE(place);
+        OwnedMatrix matrix = zero_matrix(FormatId::kNvfp4, 256, kCols);
+        for (uint32_t code = 0; code < 256; ++code) {
+          set_code(matrix, code, place, 2);  // 1.0
+          set_scale_code(matrix, code, place, static_cast<uint8_t>(code));
+        }
+        const auto y = product(kernel, matrix, 1.0f);
+        for (size_t code = 0; code < 256; ++code) {
+          CAPTURE(code);
+          CHECK(same(y[code], expected_sum(decode_e4m3(static_cast<uint8_t>(code)))));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("all 65536 bf16 weights, denormals as zero") {
+    each_matvec(FormatId::kBf16, [](const KernelDesc& kernel) {
+      OwnedMatrix matrix = zero_matrix(FormatId::kBf16, 65536, 16);
+      for (uint32_t code = 0; code < 65536; ++code) set_code(matrix, code, code % 16, code);
+      const auto y = product(kernel, matrix, 1.0f);
+      int wrong = 0;
+      for (uint32_t code = 0; code < 65536; ++code) {
+        const auto value = std::bit_cast<float>(code << 16);
+        const bool denormal = (code & 0x7f80u) == 0;
+        if (!same(y[code], denormal ? 0.0f : value)) ++wrong;
+      }
+      CHECK(wrong == 0);
+    });
+  }
+
+  TEST_CASE("a scale is applied to a lane's sum, not to its products") {
+    // 2^-120 * 2^-10 is flushed before a scale of 2^8 could save it; canonical order says so.
+    each_matvec(FormatId::kFp8Block, [](const KernelDesc& kernel) {
+      OwnedMatrix matrix = zero_matrix(FormatId::kFp8Block, 1, 128);
+      set_code(matrix, 0, 0, 1);  // 2^-9
+      const float scale = 256.0f;
+      std::memcpy(matrix.scales.data(), &scale, 4);
+      CHECK(same(product(kernel, matrix, 0x1p-120f)[0], 0.0f));
+      CHECK(same(product(kernel, matrix, 0x1p-117f)[0], 0x1p-118f));
+    });
+  }
+
+  TEST_CASE("gate_up against silu(gate x) * (up x) in long double") {
+    for (const FormatInfo& info : all_formats()) {
+      CAPTURE(std::string(info.name));
+      constexpr int64_t kHidden = 272, kIntermediate = 48;
+      Random random(21);
+      const OwnedMatrix gate = random_matrix(info.id, kIntermediate, kHidden, {-4, -1, 0}, random);
+      const OwnedMatrix up = random_matrix(info.id, kIntermediate, kHidden, {-4, -1, 0}, random);
+      const OwnedMatrix down = zero_matrix(info.id, kHidden, kIntermediate);
+      const ExpertLayout layout = expert_layout(info.id, kHidden, kIntermediate);
+      Guarded<std::byte> blob(layout.bytes);
+      pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data());
+      std::vector<float> x(kHidden);
+      for (float& value : x) {
+        value = std::bit_cast<float>(std::bit_cast<uint32_t>(random_with(random, {-12, -10, 0})) & 0xffff0000u);
+      }
+      const auto words = packed_row(x);
+      std::vector<uint32_t> a(static_cast<size_t>(activation_words(kIntermediate)));
+      const uint32_t* x_pointer = words.data();
+      uint32_t* a_pointer = a.data();
+      std::get<GateUpFn>(reference_of(OpId::kGateUp, static_cast<int>(info.id)).fn)(
+          {&layout, blob.data(), &x_pointer, 1, 0, layout.gate.row_tiles, &a_pointer});
+      for (int64_t row = 0; row < kIntermediate; ++row) {
+        long double g = 0, u = 0;
+        for (int64_t k = 0; k < kHidden; ++k) {
+          g += static_cast<long double>(raw_value(gate, row, k)) * x[static_cast<size_t>(k)];
+          u += static_cast<long double>(raw_value(up, row, k)) * x[static_cast<size_t>(k)];
+        }
+        g *= gate.global;
+        u *= up.global;
+        const long double expected = g / (1 + std::exp(-g)) * u;
+        const uint32_t word = a[static_cast<size_t>(row % 16 / 2 * 16 + row / 16)];
+        const auto got = std::bit_cast<float>(row % 2 == 0 ? word << 16 : word & 0xffff0000u);
+        // bf16's half last place, and cancellation in the sums.
+        CHECK(std::fabs(static_cast<long double>(got) - expected) <= 0x1p-8L * std::fabs(expected) + 1e-5L);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ft::test

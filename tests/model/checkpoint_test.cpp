@@ -1,0 +1,146 @@
+// Checked against: the same tensors in one file and in shards, and folders that are broken in one stated way.
+#include "engine/model/checkpoint.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/model/support.h"
+
+namespace {
+
+using namespace ft;
+using namespace ft::test;
+
+constexpr const char* kFirst = "model-00001-of-00002.safetensors";
+constexpr const char* kSecond = "model-00002-of-00002.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+// Writes `model` as two shards, tensors alternating, and returns the index.
+Json write_shards(const EditableModel& model, const TempFolder& folder) {
+  DiskTensors parts[2];
+  Json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", Json::object()}};
+  size_t turn = 0;
+  for (const auto& [name, tensor] : model.tensors) {
+    parts[turn % 2][name] = tensor;
+    index["weight_map"][name] = turn % 2 == 0 ? kFirst : kSecond;
+    ++turn;
+  }
+  folder.write(kFirst, safetensors_image(parts[0]));
+  folder.write(kSecond, safetensors_image(parts[1]));
+  folder.write(kIndex, index.dump());
+  folder.write("config.json", model.config_text());
+  return index;
+}
+
+std::string open_error(const TempFolder& folder) {
+  return error_of([&] { Checkpoint::open(folder.path()); });
+}
+
+// Error of a folder whose index maps one tensor to `file`.
+std::string index_error(const std::string& file) {
+  TempFolder folder;
+  folder.write("ok.safetensors", safetensors_image({{"t", {"U8", {1}, "x"}}}));
+  folder.write(kIndex, Json({{"weight_map", {{"t", file}}}}).dump());
+  return open_error(folder);
+}
+
+}  // namespace
+
+TEST_CASE("two shards and one file load to the same weights") {
+  const std::string golden = golden_folder("qwen3_moe-nvfp4_modelopt");
+  TempFolder folder;
+  write_shards(read_model(golden), folder);
+  const auto one = load(golden);
+  const auto two = load(folder.path());
+  CHECK(same_formats(one->formats, two->formats));
+  for (int layer = 0; layer < one->bank.layers(); ++layer) {
+    for (int expert = 0; expert < one->bank.experts(); ++expert) {
+      const auto bytes = static_cast<size_t>(one->bank.layout(layer).bytes);
+      CHECK(std::equal(one->bank.blob(layer, expert), one->bank.blob(layer, expert) + bytes,
+                       two->bank.blob(layer, expert)));
+    }
+  }
+  const auto checkpoint = Checkpoint::open(folder.path());
+  CHECK(checkpoint->config_hash() == model_config_hash(folder.path()));
+  CHECK(checkpoint->index_hash().size() == 32);
+  CHECK(checkpoint->index_hash() != Checkpoint::open(golden)->index_hash());  // other file sizes
+}
+
+TEST_CASE("the index hash sees names, dtypes and shapes, not data") {
+  const auto hash = [](const DiskTensors& tensors) {
+    TempFolder folder;
+    folder.write("model.safetensors", safetensors_image(tensors));
+    return Checkpoint::open(folder.path())->index_hash();
+  };
+  const std::string base = hash({{"ab", {"U8", {2, 3}, "abcdef"}}});
+  CHECK(hash({{"ab", {"U8", {2, 3}, "ghijkl"}}}) == base);
+  CHECK(hash({{"ac", {"U8", {2, 3}, "abcdef"}}}) != base);
+  CHECK(hash({{"ab", {"I8", {2, 3}, "abcdef"}}}) != base);
+  CHECK(hash({{"ab", {"U8", {3, 2}, "abcdef"}}}) != base);
+}
+
+TEST_CASE("a tensor that the index promises must be in that file, and no tensor in two files") {
+  const EditableModel model = read_model(golden_folder("qwen3_moe.b"));
+  {
+    TempFolder folder;
+    Json index = write_shards(model, folder);
+    index["weight_map"]["not.there"] = kFirst;
+    folder.write(kIndex, index.dump());
+    CHECK(mentions(open_error(folder), {"not.there", kFirst}));
+  }
+  {
+    TempFolder folder;
+    Json index = write_shards(model, folder);
+    for (auto& file : index["weight_map"]) file = file == kFirst ? kSecond : kFirst;
+    folder.write(kIndex, index.dump());
+    CHECK(mentions(open_error(folder), {"not in the file that the index names"}));
+  }
+  {
+    TempFolder folder;
+    write_shards(model, folder);
+    folder.write(kSecond, safetensors_image(model.tensors));
+    CHECK(mentions(open_error(folder), {"more than one file", kSecond}));
+  }
+}
+
+TEST_CASE("file names in the index cannot leave the folder") {
+  CHECK(index_error("ok.safetensors") == "no error");
+  for (const char* name : {"../ok.safetensors", "/etc/passwd", "a/b.safetensors", "a\\b.safetensors", "..", "",
+                           ".safetensors", "..safetensors", "ok.bin"}) {
+    CAPTURE(name);
+    CHECK(mentions(index_error(name), {"cannot be used", "plain names"}));
+  }
+  CHECK(mentions(index_error(std::string("ok.safetensors\0.safetensors", 27)), {"plain names"}));
+  CHECK(index_error(std::string(244, 'a') + ".safetensors").find("plain names") != std::string::npos);  // 256 bytes
+  CHECK(index_error(std::string(243, 'a') + ".safetensors").find("plain names") == std::string::npos);  // not there
+}
+
+TEST_CASE("an index that is not one") {
+  for (const char* text : {"[]", "{}", R"({"weight_map": []})", R"({"weight_map": {}})", R"({"weight_map": {"t": 3}})",
+                           "", "{\"weight_map\""}) {
+    CAPTURE(text);
+    TempFolder folder;
+    folder.write(kIndex, text);
+    CHECK(mentions(open_error(folder), {kIndex}));
+  }
+}
+
+TEST_CASE("missing files are named") {
+  TempFolder folder;
+  CHECK(mentions(open_error(folder), {folder.path(), "model.safetensors", "synthetic"}));
+  CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json"}));
+  CHECK(mentions(index_error("gone.safetensors"), {"gone.safetensors"}));
+  folder.write("config.json", "[1]");
+  CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json", "object"}));
+}
+
+TEST_CASE("other files in the folder are ignored") {
+  TempFolder folder;
+  read_model(golden_folder("qwen3_moe.b")).write(folder);
+  folder.write("consolidated.safetensors", "not a file");
+  folder.write("pytorch_model.bin", "neither");
+  folder.write(kIndex, "broken");  // model.safetensors comes first
+  CHECK(open_error(folder) == "no error");
+}

@@ -1,0 +1,185 @@
+// Checked against: itself. The numerics contract says that the logits of serve mode are the same bits for every
+// strategy, cache size, cache history, thread count, instruction set, batch composition and prefill chunking; one hash
+// of all logits is compared.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/hash.h"
+#include "tests/runtime/model_fixture.h"
+
+using namespace ft;
+using namespace ft::test;
+
+namespace {
+
+constexpr Strategy kStrategies[] = {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid};
+
+std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) {
+    ids.push_back(
+        static_cast<int32_t>((seed * 7919 + static_cast<uint64_t>(i * i) * 31 + seed * static_cast<uint64_t>(i)) %
+                             static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+std::string hash_of(const Continuation& run) {
+  std::vector<float> all = run.prompt_logits;
+  all.insert(all.end(), run.decode_logits.begin(), run.decode_logits.end());
+  return hash_hex(std::as_bytes(std::span(all)));
+}
+
+std::string run_hash(const LoadedModel& model, const EngineConfig& config, int64_t prompt = 40, int64_t decode = 12) {
+  Engine engine(model, config, kPlenty);
+  return hash_of(run_greedy(engine, some_ids(prompt, engine.geometry().vocab, 1), decode));
+}
+
+std::vector<std::string> usable_isas() {
+  std::vector<std::string> names;
+  for (int isa = 0; isa <= static_cast<int>(active_isa()); ++isa) {
+    names.emplace_back(isa_name(static_cast<Isa>(isa)));
+  }
+  return names;
+}
+
+// Smallest count that a batch of one allows, a middle one, all.
+std::vector<int64_t> cache_sizes(const LoadedModel& model) {
+  const ModelGeometry& geometry = model.family->geometry();
+  return {geometry.expert.top_k, geometry.total_experts() / 2, geometry.total_experts()};
+}
+
+// Every combination, or, `thinned`, every strategy and instruction set with three pairs of cache size and threads.
+void check_cross(const std::string& path, bool thinned) {
+  const LoadedModel model = model_at(path);
+  EngineConfig base = config_for(model, Strategy::kResident, 0);
+  base.isa_cap = "scalar";
+  const std::string expected = run_hash(model, base);
+  int runs = 0;
+  for (const std::string& isa : usable_isas()) {
+    for (const Strategy strategy : kStrategies) {
+      const std::vector<int64_t> sizes = cache_sizes(model);
+      for (size_t size = 0; size < sizes.size(); ++size) {
+        for (const int threads : {1, 2, 3}) {
+          if (thinned && size + static_cast<size_t>(threads) != sizes.size()) continue;
+          const int64_t slots = sizes[size];
+          EngineConfig config = config_for(model, strategy, slots, threads);
+          config.isa_cap = isa;
+          CAPTURE(isa);
+          CAPTURE(std::string(strategy_name(strategy)));
+          CAPTURE(slots);
+          CAPTURE(threads);
+          CHECK(run_hash(model, config) == expected);
+          ++runs;
+        }
+      }
+    }
+  }
+  MESSAGE(path << ": one hash over " << runs << " runs: " << expected);
+}
+
+}  // namespace
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: NVFP4") {
+  check_cross(data_path("golden/qwen3_moe-nvfp4_ct"), false);
+}
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: bf16") {
+  check_cross(data_path("golden/qwen3_moe.b"), true);
+}
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: fp8 blocks") {
+  check_cross(data_path("golden/qwen3_moe-fp8_block"), true);
+}
+
+TEST_CASE("the bundled model gives one hash along every axis") {
+  const LoadedModel model = model_at(data_path("tiny-moe"));
+  const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+    for (const int64_t slots : cache_sizes(model)) {
+      CAPTURE(std::string(strategy_name(strategy)));
+      CAPTURE(slots);
+      CHECK(run_hash(model, config_for(model, strategy, slots, 2)) == expected);
+    }
+  }
+  for (const int threads : {1, 3}) {
+    CHECK(run_hash(model, config_for(model, Strategy::kHybrid, 48, threads)) == expected);
+  }
+  for (const std::string& isa : usable_isas()) {
+    EngineConfig config = config_for(model, Strategy::kHybrid, 48, 2);
+    config.isa_cap = isa;
+    CAPTURE(isa);
+    CHECK(run_hash(model, config) == expected);
+  }
+}
+
+TEST_CASE("a cpu run without any slot has the same bits") {
+  const LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
+  EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
+  config.promote_bytes_per_layer = 0;
+  CHECK(run_hash(model, config) == run_hash(model, config_for(model, Strategy::kResident, 0)));
+}
+
+TEST_CASE("prefill chunking does not change a bit, decode steps included") {
+  const LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
+  EngineConfig config = config_for(model, Strategy::kHybrid, 16, 2);
+  const std::string expected = run_hash(model, config, 150);
+  for (const int chunk : {1, 2, 7, 63, 65, 128, kMaxPrefillChunk}) {
+    config.prefill_chunk = chunk;
+    CAPTURE(chunk);
+    CHECK(run_hash(model, config, 150) == expected);
+  }
+}
+
+TEST_CASE("what the cache held before does not change a bit") {
+  const LoadedModel model = model_at(data_path("tiny-moe"));
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+    CAPTURE(std::string(strategy_name(strategy)));
+    const EngineConfig config = config_for(model, strategy, 24, 2);
+    const std::string cold = run_hash(model, config);
+    Engine engine(model, config, kPlenty);
+    for (uint64_t seed = 2; seed < 5; ++seed) {
+      run_greedy(engine, some_ids(20, engine.geometry().vocab, seed), 10);
+      CHECK(hash_of(run_greedy(engine, some_ids(40, engine.geometry().vocab, 1), 12)) == cold);
+    }
+    CHECK(engine.counters().expert_hits > 0);
+  }
+}
+
+TEST_CASE("a sequence has the same bits alone and in a batch, wherever it sits in it") {
+  const LoadedModel model = model_at(data_path("tiny-moe"));
+  constexpr int kBatch = 4;
+  constexpr int64_t kDecode = 10;
+  for (const Strategy strategy : kStrategies) {
+    CAPTURE(std::string(strategy_name(strategy)));
+    Engine engine(model, config_for(model, strategy, 32, 2, kBatch), kPlenty);
+    const auto vocab = static_cast<size_t>(engine.geometry().vocab);
+    std::vector<std::vector<int32_t>> prompts;
+    std::vector<std::string> alone;
+    for (int i = 0; i < kBatch; ++i) {
+      prompts.push_back(some_ids(5 + 7 * i, engine.geometry().vocab, static_cast<uint64_t>(i) + 1));
+      const Continuation run = run_greedy(engine, prompts.back(), kDecode);
+      alone.push_back(hash_hex(std::as_bytes(std::span(run.decode_logits))));
+    }
+    // Prompts of different lengths in one prefill step, then decode steps together.
+    std::vector<TokenRun> runs;
+    std::vector<std::vector<float>> logits(kBatch);
+    std::vector<int32_t> next(kBatch);
+    for (const std::vector<int32_t>& prompt : prompts) {
+      const int sequence = engine.open_sequence();
+      runs.push_back({sequence, 0, prompt, false, true});
+    }
+    for (int64_t step = 0; step < kDecode; ++step) {
+      const std::span<const float> rows = engine.step(runs);
+      for (size_t i = 0; i < kBatch; ++i) {
+        const std::span<const float> row = rows.subspan(i * vocab, vocab);
+        logits[i].insert(logits[i].end(), row.begin(), row.end());
+        next[i] = arg_max(row);
+        runs[i].position = engine.sequence_length(runs[i].sequence);
+        runs[i].ids = {&next[i], 1};
+      }
+    }
+    for (size_t i = 0; i < kBatch; ++i) CHECK(hash_hex(std::as_bytes(std::span(logits[i]))) == alone[i]);
+  }
+}

@@ -1,0 +1,228 @@
+#include "tuner/decide.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "kernels/base/error.h"
+#include "kernels/base/statistics.h"
+#include "tuner/measurements.h"
+
+namespace ft {
+namespace {
+
+constexpr double kConfidence = 0.95;
+constexpr uint64_t kBootstrapSeed = 20;
+
+// What decode measured of one candidate, point by point in the order of the profile.
+struct Measured {
+  size_t ranked = 0;
+  std::vector<const Measurement*> points;
+  double score = 0;  // geometric mean of the medians
+};
+
+double hit_rate(const Measured& measured) {
+  const auto found = measured.points[0]->at.find("hit_rate");
+  return found == measured.points[0]->at.end() ? 0 : found->second;
+}
+
+// Ratio a / b of the rates, over the rounds of all points, paired: interleaved rounds meet the same drift.
+Interval rate_ratio(const Measured& a, const Measured& b) {
+  std::vector<double> left, right;
+  for (size_t p = 0; p < a.points.size(); ++p) {
+    const size_t rounds = std::min(a.points[p]->values.size(), b.points[p]->values.size());
+    left.insert(left.end(), a.points[p]->values.begin(), a.points[p]->values.begin() + static_cast<int64_t>(rounds));
+    right.insert(right.end(), b.points[p]->values.begin(), b.points[p]->values.begin() + static_cast<int64_t>(rounds));
+  }
+  return bootstrap_ratio(left, right, kConfidence, kBootstrapSeed);
+}
+
+bool tied(const Measured& a, const Measured& b) {
+  const Interval ratio = rate_ratio(a, b);
+  return (ratio.low <= 1 && ratio.high >= 1) || std::abs(a.score / b.score - 1) < kTieFraction;
+}
+
+class Decider {
+ public:
+  explicit Decider(const DecideInput& input) : input_(input), ranked_(input.search->ranked) {
+    FT_CHECK(!ranked_.empty());
+    collect();
+  }
+
+  Decided run() {
+    result_.decision.forced = input_.forced;
+    if (measured_.empty()) {
+      by_prediction();
+    } else {
+      by_measurement();
+    }
+    result_.decision.strategy = strategy_name(ranked_[result_.chosen].config.strategy);
+    result_.decision.predicted_tok_s = ranked_[result_.chosen].tok_s[0];
+    make_candidates();
+    return std::move(result_);
+  }
+
+ private:
+  void collect() {
+    for (size_t index = 0; index < input_.measured.size(); ++index) {
+      Measured entry;
+      entry.ranked = input_.measured[index];
+      double sum = 0;
+      for (const int64_t context : input_.contexts) {
+        for (const int64_t batch : input_.batches) {
+          const Measurement* series = decode_series(input_.measurements, index, context, batch);
+          if (series == nullptr) continue;
+          entry.points.push_back(series);
+          sum += std::log(median(series->values));
+        }
+      }
+      if (entry.points.size() != input_.contexts.size() * input_.batches.size()) continue;  // interrupted
+      entry.score = std::exp(sum / static_cast<double>(entry.points.size()));
+      measured_.push_back(std::move(entry));
+    }
+    std::stable_sort(measured_.begin(), measured_.end(),
+                     [](const auto& a, const auto& b) { return a.score > b.score; });
+  }
+
+  int simplicity(const Measured& entry) const { return complexity(ranked_[entry.ranked].config.strategy); }
+
+  void by_prediction() {
+    Decision& d = result_.decision;
+    result_.chosen = 0;
+    d.tie = input_.search->tie;
+    d.warnings.push_back("not confirmed: no decode run was measured, the prediction decides");
+    d.reason = "best prediction" + std::string(d.tie ? " among ties, and simplest" : "");
+    if (ranked_.size() < 2) return;
+    d.runner_up = strategy_name(ranked_[1].config.strategy);
+    d.margin = ranked_[0].score / ranked_[1].score;
+    d.margin_low = d.margin_high = d.margin;
+  }
+
+  void by_measurement() {
+    Decision& d = result_.decision;
+    size_t winner = 0;
+    for (size_t i = 1; i < measured_.size(); ++i) {
+      if (simplicity(measured_[i]) < simplicity(measured_[winner]) && tied(measured_[i], measured_[0])) winner = i;
+    }
+    d.tie = winner != 0;
+    const Measured best = measured_[winner];
+    result_.chosen = best.ranked;
+    d.measured_tok_s = median(best.points[0]->values);
+    d.reason = d.tie ? "tie with the fastest measured candidate, and simpler" : "fastest in the confirming decode runs";
+    if (measured_.size() > 1) {
+      const Measured& second = measured_[winner == 0 ? 1 : 0];
+      const Interval ratio = rate_ratio(best, second);
+      d.runner_up = strategy_name(ranked_[second.ranked].config.strategy);
+      d.margin = best.score / second.score;
+      d.margin_low = std::min(d.margin, ratio.low);
+      d.margin_high = std::max(d.margin, ratio.high);
+    }
+    if (best.ranked != 0) {
+      d.warnings.push_back(fmt::format("the prediction ranked {} first; the decode runs say {}",
+                                       strategy_name(ranked_[0].config.strategy),
+                                       strategy_name(ranked_[best.ranked].config.strategy)));
+    }
+    state_gap(best);
+    for (const Measured& entry : measured_) note_remarks(entry);
+  }
+
+  // Over all points: a context that was filled only in part would make a single point look better than it is.
+  void state_gap(const Measured& best) {
+    Decision& d = result_.decision;
+    const CandidatePrediction& prediction = ranked_[best.ranked];
+    d.gap = prediction.score / best.score;
+    if (d.gap <= kStatedGap && d.gap >= 1 / kStatedGap) return;
+    const double missing = 1e6 * (1 / d.measured_tok_s - 1 / prediction.tok_s[0]);
+    d.missing_us_per_layer = input_.moe_layers == 0 ? 0 : missing / input_.moe_layers;
+    d.warnings.push_back(
+        fmt::format("measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
+                    "model does not "
+                    "explain this machine; the measured winner stands",
+                    d.gap, d.missing_us_per_layer));
+  }
+
+  void note_remarks(const Measured& entry) {
+    for (const Measurement* point : entry.points) {
+      for (const std::string& remark : point->remarks) result_.decision.warnings.push_back(point->name + ": " + remark);
+    }
+  }
+
+  void make_candidates() {
+    for (size_t i = 0; i < ranked_.size(); ++i) {
+      const CandidatePrediction& prediction = ranked_[i];
+      Candidate candidate;
+      candidate.strategy = strategy_name(prediction.config.strategy);
+      candidate.threads = prediction.config.threads;
+      candidate.slots = prediction.config.slots;
+      candidate.split = prediction.split;
+      candidate.predicted_tok_s = prediction.tok_s;
+      candidate.predicted_hit_rate = prediction.hit_rate[0];
+      candidate.chosen = i == result_.chosen;
+      candidate.verdict = candidate.chosen ? "chosen" : verdict_of(i);
+      add_measured(i, candidate);
+      result_.candidates.push_back(std::move(candidate));
+    }
+    for (const RejectedStrategy& rejected : input_.search->rejected) {
+      Candidate candidate;
+      candidate.strategy = strategy_name(rejected.strategy);
+      candidate.verdict = rejected.reason;
+      result_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  const Measured* measured_of(size_t ranked) const {
+    for (const Measured& entry : measured_) {
+      if (entry.ranked == ranked) return &entry;
+    }
+    return nullptr;
+  }
+
+  std::string verdict_of(size_t index) const {
+    const Measured* mine = measured_of(index);
+    const Measured* best = measured_of(result_.chosen);
+    if (mine == nullptr || best == nullptr) {
+      const double slower = 100 * (ranked_[result_.chosen].score / ranked_[index].score - 1);
+      return slower >= 0 ? fmt::format("predicted {:.0f} % slower", slower)
+                         : fmt::format("predicted {:.0f} % faster, not run: another of its strategy was", -slower);
+    }
+    if (tied(*mine, *best)) return "tie with the choice, which is not more complex";
+    return fmt::format("measured {:.0f} % slower", 100 * (best->score / mine->score - 1));
+  }
+
+  void add_measured(size_t index, Candidate& candidate) const {
+    const Measured* entry = measured_of(index);
+    if (entry == nullptr) return;
+    for (const Measurement* point : entry->points) {
+      const Interval interval = bootstrap_median(point->values, kConfidence, kBootstrapSeed);
+      candidate.measured_tok_s.push_back(median(point->values));
+      candidate.measured_low.push_back(std::min(interval.low, candidate.measured_tok_s.back()));
+      candidate.measured_high.push_back(std::max(interval.high, candidate.measured_tok_s.back()));
+    }
+    candidate.measured_hit_rate = hit_rate(*entry);
+  }
+
+  const DecideInput& input_;
+  const std::vector<CandidatePrediction>& ranked_;
+  std::vector<Measured> measured_;  // best score first
+  Decided result_;
+};
+
+}  // namespace
+
+Decided decide(const DecideInput& input) { return Decider(input).run(); }
+
+std::vector<size_t> candidates_to_confirm(const SearchResult& search) {
+  std::set<Strategy> seen;
+  std::vector<size_t> chosen, last;
+  for (size_t i = 0; i < search.ranked.size(); ++i) {
+    const Strategy strategy = search.ranked[i].config.strategy;
+    if (!seen.insert(strategy).second) continue;
+    (strategy == Strategy::kOffload && i != 0 ? last : chosen).push_back(i);
+  }
+  chosen.insert(chosen.end(), last.begin(), last.end());
+  return chosen;
+}
+
+}  // namespace ft

@@ -1,0 +1,28 @@
+// ft-tune: measures this machine with a model's real geometry, chooses, confirms, writes a profile.
+#include <cstdio>
+
+#include "profiles/build_info.h"
+#include "schemas/command_line.h"
+#include "tuner/report.h"
+#include "tuner/session.h"
+
+namespace ft {
+namespace {
+
+int run(const ParsedOptions& options) {
+  install_interrupt_handler();
+  const TuneRequest request = parse_tune_request(options);
+  if (request.dry_run) {
+    std::fputs(tune_dry_run(request).c_str(), stdout);
+    return kExitDone;
+  }
+  const Profile profile = tune(request);
+  std::fputs(decision_table(profile).c_str(), stdout);
+  std::printf("profile: %s\n", request.output.c_str());
+  return kExitDone;
+}
+
+}  // namespace
+}  // namespace ft
+
+int main(int argc, char** argv) { return ft::run_program(ft::kTuneProgram, ft::build_text(), argc, argv, ft::run); }

@@ -1,0 +1,116 @@
+#include "tuner/measurements.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "kernels/base/error.h"
+#include "kernels/base/statistics.h"
+#include "tuner/cells.h"
+
+namespace ft {
+namespace {
+
+double at(const Measurement& measurement, const char* key) {
+  const auto found = measurement.at.find(key);
+  return found == measurement.at.end() ? 0 : found->second;
+}
+int count_at(const Measurement& measurement, const char* key) {
+  return static_cast<int>(std::lround(at(measurement, key)));
+}
+
+bool usable(const Measurement& measurement, std::string_view probe) {
+  return measurement.probe == probe && !measurement.values.empty();
+}
+
+Parameter parameter(std::string name, std::string_view unit, double value, const Interval& interval) {
+  return {std::move(name), std::string(unit), value, std::min(value, interval.low), std::max(value, interval.high)};
+}
+
+}  // namespace
+
+Measurement to_measurement(std::string_view probe, const Samples& samples) {
+  return {std::string(probe),  samples.name,    samples.unit, samples.values, samples.discarded,
+          samples.stop_reason, samples.reduced, samples.at,   samples.remarks};
+}
+
+std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe) {
+  std::vector<Samples> samples;
+  for (const Measurement& m : measurements) {
+    if (!usable(m, probe)) continue;
+    samples.push_back({m.name, m.unit, m.values, m.discarded, m.stop_reason, m.reduced, m.at, m.remarks});
+  }
+  return samples;
+}
+
+double mem_read_gbps(std::span<const Measurement> measurements, int threads) {
+  double best = 0;
+  for (const Measurement& m : measurements) {
+    if (!usable(m, "stream") || !m.name.starts_with("mem_read") || count_at(m, "threads") != threads) continue;
+    best = std::max(best, median(m.values));
+  }
+  return best;
+}
+
+std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, Device device, int moe_layers,
+                                    uint64_t seed) {
+  std::set<int> threads;
+  for (const Measurement& m : measurements) {
+    if (usable(m, "layer_sweep")) threads.insert(count_at(m, "threads"));
+  }
+  std::vector<ThreadModel> models;
+  const std::vector<Samples> sweep = samples_of(measurements, "layer_sweep");
+  const std::vector<Samples> steps = samples_of(measurements, "dense");
+  for (const int count : threads) {
+    const std::vector<SweepCell> cells = sweep_cells(sweep, count);
+    ThreadModel model;
+    model.cost = fit_cost(device, count, cells, seed);
+    const std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);
+    if (dense.empty()) continue;
+    model.dense = fit_dense(count, dense, seed);
+    models.push_back(std::move(model));
+  }
+  if (models.empty()) {
+    throw Error(ErrorKind::kFailed, {.what = "layer_sweep and dense have no thread count in common that was measured",
+                                     .action = "give a larger --budget"});
+  }
+  return models;
+}
+
+CostModelRecord cost_model_record(const std::vector<ThreadModel>& models) {
+  CostModelRecord record;
+  double error = 0, error_without = 0;
+  for (const ThreadModel& model : models) {
+    const std::string suffix = ".threads=" + std::to_string(model.cost.cost.threads);
+    for (const CostTermInfo& term : cost_terms()) {
+      record.parameters.push_back(parameter(std::string(term.name) + suffix, term.unit, model.cost.cost[term.term],
+                                            model.cost.intervals[static_cast<size_t>(term.term)]));
+    }
+    record.parameters.push_back(parameter("dense_fixed" + suffix, "s", model.dense.cost.fixed, model.dense.fixed));
+    record.parameters.push_back(
+        parameter("dense_per_token" + suffix, "s", model.dense.cost.per_token, model.dense.per_token));
+    record.parameters.push_back(
+        parameter("dense_per_position" + suffix, "s", model.dense.cost.per_position, model.dense.per_position));
+    error += model.cost.held_out_error;
+    error_without += model.cost.held_out_error_without_fixed_costs;
+    record.cells_fitted += model.cost.cells_fitted;
+    record.cells_held_out += model.cost.cells_held_out;
+  }
+  const auto count = static_cast<double>(models.size());
+  record.held_out_error = error / count;
+  record.held_out_error_without_fixed_costs = error_without / count;
+  return record;
+}
+
+const Measurement* decode_series(std::span<const Measurement> measurements, size_t index, int64_t context,
+                                 int64_t batch) {
+  for (const Measurement& m : measurements) {
+    if (usable(m, "decode") && count_at(m, "candidate") == static_cast<int>(index) &&
+        static_cast<int64_t>(at(m, "context")) == context && count_at(m, "batch") == static_cast<int>(batch)) {
+      return &m;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace ft

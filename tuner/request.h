@@ -1,0 +1,32 @@
+// What the user asked of ft-tune, checked as far as options alone allow.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "schemas/command_line.h"
+
+namespace ft {
+
+struct TuneRequest {
+  WeightSource weights;
+  std::string output;
+  double budget_seconds = 120;
+  std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
+  std::vector<int64_t> contexts, batches;  // ascending; empty: chosen from the model
+  std::optional<Strategy> strategy;
+  std::optional<CountOrPercent> slots;
+  std::optional<int> threads;
+  bool resume = false;
+  bool dry_run = false;
+  std::vector<std::string> forced;  // options that pin a knob, as given: for the profile
+};
+
+// Throws Error(kUsage) for a device this build lacks, options that contradict each other, an output folder that is not
+// there or cannot be written.
+TuneRequest parse_tune_request(const ParsedOptions& options);
+
+}  // namespace ft
