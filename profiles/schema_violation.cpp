@@ -12,7 +12,10 @@ std::string shown(const Json& value) {
   if (value.is_structured() && value.size() > kMaxShownItems) {
     return std::string(value.is_array() ? "array of " : "object of ") + std::to_string(value.size());
   }
-  if (value.is_string()) return value == "" ? "(empty)" : value.get_ref<const std::string&>();
+  if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    return text.empty() ? "(empty)" : text;
+  }
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
