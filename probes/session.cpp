@@ -15,6 +15,7 @@ namespace ft {
 namespace {
 
 constexpr double kMemoryShare = 0.9;  // of what is available: the rest is for page tables, threads, the system
+constexpr int64_t kDefaultContext = 128;
 constexpr int64_t kDecodeRoom = 160;  // tokens that `decode` adds to a context
 constexpr int64_t kTraceTokens = 512;
 constexpr std::string_view kDefaultPreset = "qwen3-30b";
@@ -27,28 +28,49 @@ SplitTable share_of_misses(int size, int numerator, int denominator) {
 
 }  // namespace
 
+EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGeometry& geometry,
+                               const CpuBudget& cpus) {
+  EngineConfig base;
+  base.weights = options.weights;
+  base.pinning = cpus.pinning;
+  base.threads = options.threads.empty() ? cpus.usable_cores : options.threads.front();
+  base.device_memory_limit_bytes = options.device_memory_limit_bytes;
+  base.host_memory_limit_bytes = options.host_memory_limit_bytes;
+  for (const int batch : options.batches) base.max_batch = std::max(base.max_batch, batch);
+  int64_t longest = kDefaultContext;
+  if (!options.contexts.empty()) longest = *std::max_element(options.contexts.begin(), options.contexts.end());
+  if (longest > geometry.max_positions) {
+    throw Error(ErrorKind::kUsage, {.what = "context longer than the model's",
+                                    .value = std::to_string(longest),
+                                    .allowed = "1 to " + std::to_string(geometry.max_positions),
+                                    .action = {},
+                                    .path = "--context"});
+  }
+  base.max_context = std::min(geometry.max_positions, std::max(longest + kDecodeRoom, options.served_context));
+  return base;
+}
+
+MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget) {
+  const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(budget.available_bytes));
+  const int64_t host = std::min(memory, options.host_memory_limit_bytes.value_or(memory));
+  return {Device::kHost, std::min(host, options.device_memory_limit_bytes.value_or(host)), host};
+}
+
 ProbeSession::ProbeSession(const ProbeSessionOptions& options)
     : topology_(detect_topology()), cpus_(detect_cpu_budget(topology_)), memory_(detect_memory_budget()) {
   context_.topology = &topology_;
   context_.cpus = &cpus_;
   context_.memory = &memory_;
   context_.expert_shapes = options.expert_shapes;
-  context_.contexts = options.contexts.empty() ? std::vector<int64_t>{128} : options.contexts;
+  context_.contexts = options.contexts.empty() ? std::vector<int64_t>{kDefaultContext} : options.contexts;
   context_.batches = options.batches.empty() ? std::vector<int>{1} : options.batches;
   context_.thread_counts = options.threads;
   if (context_.thread_counts.empty()) {
-    context_.thread_counts = {1};
-    if (cpus_.usable_cores > 1) context_.thread_counts.push_back(cpus_.usable_cores);
+    context_.thread_counts = {cpus_.usable_cores};
+    if (cpus_.usable_cores > 1) context_.thread_counts.push_back(1);
   }
   context_.budget.seconds = options.budget_seconds;
-  context_.base.weights = options.weights;
-  context_.base.pinning = cpus_.pinning;
-  context_.base.threads = context_.thread_counts.back();  // of decode's candidates
-  const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(memory_.available_bytes));
-  context_.base.device_memory_limit_bytes = options.device_memory_limit_bytes;
-  context_.base.host_memory_limit_bytes = options.host_memory_limit_bytes;
-  const int64_t host = std::min(memory, options.host_memory_limit_bytes.value_or(memory));
-  context_.memory_inputs = {Device::kHost, std::min(host, options.device_memory_limit_bytes.value_or(host)), host};
+  context_.memory_inputs = probe_memory_inputs(options, memory_);
   if (options.weights.model_path.empty()) return;
   load_model(options);
   get_trace(options);
@@ -57,17 +79,11 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
 
 void ProbeSession::load_model(const ProbeSessionOptions& options) {
   std::shared_ptr<const Family> family = make_family(load_model_config(options.weights.model_path));
-  const ModelGeometry& geometry = family->geometry();
-  context_.base.max_batch = *std::max_element(context_.batches.begin(), context_.batches.end());
-  const int64_t longest = *std::max_element(context_.contexts.begin(), context_.contexts.end());
-  if (longest > geometry.max_positions) {
-    throw Error(ErrorKind::kUsage, {.what = "context longer than the model's",
-                                    .value = std::to_string(longest),
-                                    .allowed = "1 to " + std::to_string(geometry.max_positions),
-                                    .action = {},
-                                    .path = "--context"});
-  }
-  context_.base.max_context = std::min(geometry.max_positions, std::max(longest + kDecodeRoom, options.served_context));
+  context_.base = probe_base_config(options, family->geometry(), cpus_);
+  // What needs least: when even that does not fit, say so before minutes of loading.
+  EngineConfig least = context_.base;
+  least.strategy = Strategy::kCpu;
+  plan_memory(family->geometry(), inspect_formats(*family, options.weights), least, context_.memory_inputs);
   WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
   context_.model.weights = load_weights(*family, options.weights, pool, options.progress);
   context_.model.family = std::move(family);

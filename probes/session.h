@@ -24,6 +24,12 @@ struct ProbeSessionOptions {
   ProgressFn progress;         // of loading
 };
 
+// What every engine of a session shares, and what the machine offers it: pure, for a dry run too. Throws Error(kUsage)
+// when a context is longer than the model's.
+EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGeometry& geometry,
+                               const CpuBudget& cpus);
+MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget);
+
 class ProbeSession {
  public:
   // Loads the model and gets a routing trace: recorded through the real router, or, with synthetic weights, from the

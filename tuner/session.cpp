@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/model/checkpoint.h"
@@ -342,5 +343,37 @@ class Tuning {
 std::string samples_path(const std::string& output) { return output + ".samples.json"; }
 
 Profile tune(const TuneRequest& request) { return Tuning(request).run(); }
+
+std::string tune_dry_run(const TuneRequest& request) {
+  const auto family = make_family(load_model_config(request.weights.model_path));
+  const ModelGeometry& geometry = family->geometry();
+  const ModelFormats formats = inspect_formats(*family, request.weights);
+  const CpuBudget cpus = detect_cpu_budget(detect_topology());
+  Progress silent(request.budget_seconds);
+  const ProbeSessionOptions options = session_options(request, geometry, silent);
+  EngineConfig config = probe_base_config(options, geometry, cpus);
+  const MemoryInputs memory = probe_memory_inputs(options, detect_memory_budget());
+  const SlotBounds bounds = slot_bounds(geometry, formats, config, memory);
+  config.slots = std::min(pinned_slots(request, geometry).value_or(bounds.max), bounds.max);
+  config.strategy =
+      request.strategy.value_or(config.slots == geometry.total_experts() ? Strategy::kResident : Strategy::kOffload);
+  std::string text = fmt::format("model: {}, {} MoE layers x {} experts, top {}; experts {}, dense {}\n",
+                                 geometry.family, geometry.moe_layers.size(), geometry.expert.experts,
+                                 geometry.expert.top_k, formats.experts, formats.dense);
+  text += memory_plan_text(plan_memory(geometry, formats, config, memory), config);
+  text += "threads to try:";
+  for (const int threads : options.threads) text += fmt::format(" {}", threads);
+  text += "\nprobes:";
+  for (const auto& probe : make_probes()) text += fmt::format("\n  {:<14} {}", probe->id(), probe->measures());
+  text += "\nslots:";
+  for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+    if (request.strategy && *request.strategy != strategy) continue;
+    const bool fits = strategy != Strategy::kResident || bounds.max == geometry.total_experts();
+    text += fmt::format("\n  {:<9} {}", strategy_name(strategy),
+                        strategy == Strategy::kResident ? (fits ? "all experts" : "does not fit")
+                                                        : fmt::format("{} to {}", bounds.min, bounds.max));
+  }
+  return text + "\n";
+}
 
 }  // namespace ft
