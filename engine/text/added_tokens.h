@@ -55,7 +55,9 @@ class AddedTokens {
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   // with_special: also tokens marked special.
   const TokenFinder& raw(bool with_special) const { return with_special ? raw_all_ : raw_ordinary_; }
-  const TokenFinder& normalized(bool with_special) const { return with_special ? normalized_all_ : normalized_ordinary_; }
+  const TokenFinder& normalized(bool with_special) const {
+    return with_special ? normalized_all_ : normalized_ordinary_;
+  }
 
  private:
   std::vector<AddedToken> tokens_;

@@ -72,7 +72,8 @@ BpeModel::BpeModel(const JsonNode& node) {
   const std::string type = node.text_or("type", "BPE");
   if (type != "BPE") node.at("type").refuse("tokenizer model not supported", type, "BPE");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (const std::string text = node.text_or(key, ""); !text.empty()) node.at(key).refuse("not supported", text, "empty");
+    if (const std::string text = node.text_or(key, ""); !text.empty())
+      node.at(key).refuse("not supported", text, "empty");
   }
   if (node.has("dropout") && node.at("dropout").value != 0.0) {
     node.at("dropout").refuse("not supported", node.at("dropout").value.dump(), "null, 0");
@@ -127,7 +128,8 @@ void BpeModel::read_merges(const JsonNode& merges) {
   for (size_t rank = 0; rank < count; ++rank) {
     const JsonNode merge{merges.value[rank], merges.path};
     const auto locate = [&] { return JsonNode{merge.value, merges.path + "[" + std::to_string(rank) + "]"}; };
-    const bool pair = merge.value.is_array() && merge.value.size() == 2 && merge.value[0].is_string() && merge.value[1].is_string();
+    const bool pair =
+        merge.value.is_array() && merge.value.size() == 2 && merge.value[0].is_string() && merge.value[1].is_string();
     std::pair<std::string, std::string> split;
     if (!pair) split = merge_parts(locate());
     const std::string& left = pair ? merge.value[0].get_ref<const std::string&>() : split.first;

@@ -52,7 +52,8 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& directory) {
 
 std::string ChatTemplate::render(const OrderedJson& variables, std::optional<int64_t> now_unix_seconds) const {
   if (!variables.is_object()) {
-    throw Error(ErrorKind::kRequest, {"template variables are not an object", variables.type_name(), "an object", "", ""});
+    throw Error(ErrorKind::kRequest,
+                {"template variables are not an object", variables.type_name(), "an object", "", ""});
   }
   const int64_t now = now_unix_seconds.has_value() ? *now_unix_seconds : static_cast<int64_t>(std::time(nullptr));
   jinja::Interpreter interpreter(*state_->compiled, variables, now);

@@ -21,8 +21,8 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // variables: messages, tools, add_generation_prompt, bos_token, ..., as one object. Bounded in work and output
-  // (jinja/limits.h); what the template raises (raise_exception) or cannot do is an Error(kRequest) that names the line.
-  // now_unix_seconds: what strftime_now shows, in local time; the current time when left out.
+  // (jinja/limits.h); what the template raises (raise_exception) or cannot do is an Error(kRequest) that names the
+  // line. now_unix_seconds: what strftime_now shows, in local time; the current time when left out.
   std::string render(const OrderedJson& variables, std::optional<int64_t> now_unix_seconds = {}) const;
 
  private:

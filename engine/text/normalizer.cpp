@@ -33,7 +33,8 @@ const icu::Normalizer2& icu_form(std::string_view type) {
                                  : type == "NFKC" ? icu::Normalizer2::getNFKCInstance(status)
                                                   : icu::Normalizer2::getNFKDInstance(status);
   if (U_FAILURE(status) || form == nullptr) {
-    throw Error(ErrorKind::kFailed, {"Unicode data of ICU cannot be loaded", u_errorName(status), "", "reinstall ICU", ""});
+    throw Error(ErrorKind::kFailed,
+                {"Unicode data of ICU cannot be loaded", u_errorName(status), "", "reinstall ICU", ""});
   }
   return *form;
 }
@@ -44,7 +45,8 @@ icu::UnicodeSet known_code_points() {
   UErrorCode status = U_ZERO_ERROR;
   icu::UnicodeSet set(u"[:age=9.0:]", status);
   if (U_FAILURE(status)) {
-    throw Error(ErrorKind::kFailed, {"Unicode data of ICU cannot be loaded", u_errorName(status), "", "reinstall ICU", ""});
+    throw Error(ErrorKind::kFailed,
+                {"Unicode data of ICU cannot be loaded", u_errorName(status), "", "reinstall ICU", ""});
   }
   set.freeze();
   return set;
@@ -105,7 +107,8 @@ std::string sort_mark_runs(const icu::Normalizer2& nfd, std::string_view text) {
 
 class UnicodeForm : public Normalizer {
  public:
-  explicit UnicodeForm(std::string_view type) : known_(known_code_points()), form_(icu_form(type), known_), nfd_(icu_form("NFD"), known_) {}
+  explicit UnicodeForm(std::string_view type)
+      : known_(known_code_points()), form_(icu_form(type), known_), nfd_(icu_form("NFD"), known_) {}
 
   std::string normalize(std::string text) const override {
     if (is_ascii(text)) return text;

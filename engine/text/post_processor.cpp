@@ -25,7 +25,8 @@ AddedIds parse_template(const JsonNode& node) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const JsonNode piece = pieces.at(i);
     if (piece.has("SpecialToken")) {
-      add_special_ids(node.at("special_tokens"), piece.at("SpecialToken").at("id").text(), text_seen ? ids.after : ids.before);
+      add_special_ids(node.at("special_tokens"), piece.at("SpecialToken").at("id").text(),
+                      text_seen ? ids.after : ids.before);
     } else if (piece.has("Sequence")) {
       const std::string id = piece.at("Sequence").at("id").text();
       if (id != "A" || text_seen) piece.refuse("template not supported", "Sequence " + id, "Sequence A once");

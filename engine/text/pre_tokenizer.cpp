@@ -37,7 +37,8 @@ SplitBehavior parse_behavior(const JsonNode& node) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  node.refuse("split behavior not supported", name, "Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
+  node.refuse("split behavior not supported", name,
+              "Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
 class Split : public PreTokenizer {

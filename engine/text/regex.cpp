@@ -58,7 +58,8 @@ Regex::Regex(std::string_view pattern) : state_(std::make_unique<State>()) {
   state_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &code,
                                &offset, context.get());
   if (state_->code == nullptr) {
-    throw Error(ErrorKind::kFailed, {"regular expression refused: " + pcre_message(code), std::string(pattern), "", "", ""});
+    throw Error(ErrorKind::kFailed,
+                {"regular expression refused: " + pcre_message(code), std::string(pattern), "", "", ""});
   }
   // Without JIT (a hardened kernel may forbid it) the interpreter gives the same matches.
   static_cast<void>(pcre2_jit_compile(state_->code, PCRE2_JIT_COMPLETE));

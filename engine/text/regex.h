@@ -1,9 +1,9 @@
 // Regular expressions of tokenizer.json, matched as Hugging Face's tokenizers match them (Oniguruma, Ruby syntax), with
 // PCRE2 and its JIT.
 //
-// The two libraries read some constructs differently. translate_regex rewrites those that have an equivalent (\s, \w, \v,
-// \uHHHH, script names, {,n}) and refuses the others; what is left means the same in both.
-// A Regex is immutable: any thread may use it. A Matcher belongs to one thread.
+// The two libraries read some constructs differently. translate_regex rewrites those that have an equivalent (\s, \w,
+// \v, \uHHHH, script names, {,n}) and refuses the others; what is left means the same in both. A Regex is immutable:
+// any thread may use it. A Matcher belongs to one thread.
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,9 @@ constexpr std::string_view kNotSpace =
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{N}\p{Pc})";  // PCRE2's own \w has no marks
 
 // PCRE2 reads a bare script name as Script_Extensions, Oniguruma as Script.
-constexpr std::array<std::string_view, 12> kScripts = {"Han",    "Hiragana", "Katakana", "Hangul", "Latin",  "Cyrillic",
-                                                       "Greek",  "Arabic",   "Hebrew",   "Thai",   "Common", "Devanagari"};
+constexpr std::array<std::string_view, 12> kScripts = {"Han",    "Hiragana", "Katakana", "Hangul",
+                                                       "Latin",  "Cyrillic", "Greek",    "Arabic",
+                                                       "Hebrew", "Thai",     "Common",   "Devanagari"};
 constexpr std::string_view kCategories =
     " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Cn Co Cs ";
 

@@ -41,7 +41,8 @@ std::vector<int32_t> eos_ids_of(const JsonNode& config) {
     add(node);
     return ids;
   }
-  if (node.size() > kMaxIds) node.refuse("too many ids", std::to_string(node.size()), "at most " + std::to_string(kMaxIds));
+  if (node.size() > kMaxIds)
+    node.refuse("too many ids", std::to_string(node.size()), "at most " + std::to_string(kMaxIds));
   for (size_t i = 0; i < node.size(); ++i) add(node.at(i));
   return ids;
 }
@@ -84,7 +85,8 @@ TextModel load_text_model(const std::string& model_directory) {
 
   const std::string tokenizer_path = (directory / "tokenizer.json").string();
   if (!fs::exists(tokenizer_path)) {
-    model.missing = "the folder " + model_directory + " has no tokenizer.json, so text cannot be encoded: "
+    model.missing = "the folder " + model_directory +
+                    " has no tokenizer.json, so text cannot be encoded: "
                     "only token ids can be scored and the model tuned";
     return model;
   }

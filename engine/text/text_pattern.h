@@ -30,7 +30,7 @@ class TextPattern {
   };
 
  private:
-  std::string literal_;           // when regex_ is null
+  std::string literal_;  // when regex_ is null
   std::unique_ptr<Regex> regex_;
 };
 

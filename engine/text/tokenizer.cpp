@@ -33,8 +33,9 @@ void check_text(std::string_view text) {
   const size_t valid = valid_utf8_bytes(text);
   if (valid == text.size()) return;
   throw Error(ErrorKind::kRequest,
-              {"text is not valid UTF-8", "byte " + std::to_string(static_cast<uint8_t>(text[valid])) + " at offset " +
-                                              std::to_string(valid), "", "send UTF-8", ""});
+              {"text is not valid UTF-8",
+               "byte " + std::to_string(static_cast<uint8_t>(text[valid])) + " at offset " + std::to_string(valid), "",
+               "send UTF-8", ""});
 }
 
 }  // namespace
@@ -72,7 +73,8 @@ void Tokenizer::State::read_token_bytes(const JsonNode& root) {
   for (const AddedToken& token : added.tokens()) count = std::max(count, static_cast<size_t>(token.id) + 1);
   for (const std::vector<int32_t>* ids : {&added_ids.before, &added_ids.after}) {
     for (const int32_t id : *ids) {
-      if (static_cast<size_t>(id) >= count) root.at("post_processor").refuse("id without a token", std::to_string(id), "");
+      if (static_cast<size_t>(id) >= count)
+        root.at("post_processor").refuse("id without a token", std::to_string(id), "");
     }
   }
   tokens.resize(count);
@@ -82,7 +84,8 @@ void Tokenizer::State::read_token_bytes(const JsonNode& root) {
     const JsonNode node = root.at("added_tokens").at(i);
     const int32_t vocabulary_id = model.id_of(token.content);
     if (vocabulary_id >= 0 && vocabulary_id != token.id) {
-      node.refuse("added token has another id in the vocabulary", std::to_string(vocabulary_id), std::to_string(token.id));
+      node.refuse("added token has another id in the vocabulary", std::to_string(vocabulary_id),
+                  std::to_string(token.id));
     }
     if (!added_id.emplace(token.content, token.id).second) node.refuse("added token listed twice", token.content, "");
     TokenBytes& slot = tokens[static_cast<size_t>(token.id)];
@@ -96,7 +99,8 @@ void Tokenizer::State::encode_words(std::string text, BpeModel::Scratch& scratch
   list.pieces.push_back({0, list.text.size()});
   if (pre_tokenizer != nullptr) pre_tokenizer->apply(list);
   const std::string_view view = list.text;
-  for (const TextSpan& piece : list.pieces) model.encode(view.substr(piece.begin, piece.end - piece.begin), scratch, ids);
+  for (const TextSpan& piece : list.pieces)
+    model.encode(view.substr(piece.begin, piece.end - piece.begin), scratch, ids);
 }
 
 Tokenizer::Tokenizer() = default;

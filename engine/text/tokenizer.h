@@ -10,7 +10,7 @@
 
 namespace ft {
 
-inline constexpr size_t kMaxEncodeBytes = 16u << 20;       // of one text
+inline constexpr size_t kMaxEncodeBytes = 16u << 20;         // of one text
 inline constexpr size_t kMaxTokenizerFileBytes = 64u << 20;  // largest published tokenizer.json: 33 MB
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
@@ -56,8 +56,8 @@ class Detokenizer {
   std::string pending_;
 };
 
-// Finds stop strings in streamed text: text that may begin one is held back. The stop string that is complete first wins;
-// of several that end together, the longest. So the result does not depend on how the text is cut into tokens.
+// Finds stop strings in streamed text: text that may begin one is held back. The stop string that is complete first
+// wins; of several that end together, the longest. So the result does not depend on how the text is cut into tokens.
 class StopMatcher {
  public:
   // Throws Error(kRequest) when there are more than kMaxStopStrings, or one is empty or over kMaxStopBytes.

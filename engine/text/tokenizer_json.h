@@ -15,12 +15,12 @@ struct JsonNode {
   std::string path;
 
   bool is_null() const;
-  bool has(const char* key) const;                // present and not null
-  JsonNode at(const char* key) const;             // throws when absent
-  JsonNode at(size_t index) const;                // REQUIRES: an array, index < size()
-  size_t size() const;                            // of an array; throws when it is none
-  std::string text() const;                       // throws when it is no string
-  int64_t integer(int64_t low, int64_t high) const;  // throws when it is none or outside
+  bool has(const char* key) const;                                   // present and not null
+  JsonNode at(const char* key) const;                                // throws when absent
+  JsonNode at(size_t index) const;                                   // REQUIRES: an array, index < size()
+  size_t size() const;                                               // of an array; throws when it is none
+  std::string text() const;                                          // throws when it is no string
+  int64_t integer(int64_t low, int64_t high) const;                  // throws when it is none or outside
   std::string text_or(const char* key, const char* fallback) const;  // fallback when absent or null
   bool flag_or(const char* key, bool fallback) const;
 

@@ -65,10 +65,13 @@ TEST_CASE("generation blocks of transformers only group") {
 TEST_CASE("work is bounded") {
   const std::string loop = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
   CHECK(message_of(loop, ft::ErrorKind::kRequest).find("more work") != std::string::npos);
-  const std::string growth = "{% set ns = namespace(s='ab') %}{% for i in range(100000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
+  const std::string growth =
+      "{% set ns = namespace(s='ab') %}{% for i in range(100000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
   CHECK(message_of(growth, ft::ErrorKind::kRequest).find("longer than") != std::string::npos);
-  message_of("{% set l = [1] %}{% for i in l %}{% set _ = l.extend(l) %}{% for j in range(99) %}{% set _ = l.extend(l) %}"
-             "{% endfor %}{% endfor %}", ft::ErrorKind::kRequest);
+  message_of(
+      "{% set l = [1] %}{% for i in l %}{% set _ = l.extend(l) %}{% for j in range(99) %}{% set _ = l.extend(l) %}"
+      "{% endfor %}{% endfor %}",
+      ft::ErrorKind::kRequest);
   message_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ft::ErrorKind::kRequest);
   message_of("{{ 'a' * 99999999999 }}", ft::ErrorKind::kRequest);
   message_of("{{ 9223372036854775807 + 1 }}", ft::ErrorKind::kRequest);
@@ -111,17 +114,21 @@ TEST_CASE("values that contain themselves and very deep values are freed and nev
   message_of("{% set a = [] %}{% set b = [] %}{% set _ = a.append(a) %}{% set _ = b.append(b) %}{{ a == b }}",
              ft::ErrorKind::kRequest);
   CHECK(render("{% set ns = namespace(x=[]) %}{% set ns.x = ns %}{% set ns.l = loop %}ok") == "ok");
-  CHECK(render("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}ok") == "ok");
+  CHECK(render("{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}ok") ==
+        "ok");
   CHECK(render("{% set d = {} %}{% set _ = d.update({'d': d}) %}{% set _ = d.setdefault('e', d) %}ok") == "ok");
 }
 
 TEST_CASE("methods of a macro's block end with the block") {
-  message_of("{% set ns = namespace() %}{% for i in [1] %}{% macro m() %}{% endmacro %}{% set ns.m = m %}{% endfor %}{{ ns.m() }}",
-             ft::ErrorKind::kRequest);
+  message_of(
+      "{% set ns = namespace() %}{% for i in [1] %}{% macro m() %}{% endmacro %}{% set ns.m = m %}{% endfor %}{{ "
+      "ns.m() }}",
+      ft::ErrorKind::kRequest);
 }
 
 TEST_CASE("one template renders on several threads at once") {
-  const auto chat_template = ChatTemplate::compile("{% for m in messages %}{{ m.role ~ ': ' ~ m.content | upper }}\n{% endfor %}");
+  const auto chat_template =
+      ChatTemplate::compile("{% for m in messages %}{{ m.role ~ ': ' ~ m.content | upper }}\n{% endfor %}");
   std::vector<std::thread> threads;
   std::vector<std::string> results(4);
   for (size_t i = 0; i < results.size(); ++i) {
@@ -145,7 +152,8 @@ TEST_CASE("a template is found in the file, the string or the list of a folder")
   CHECK(ChatTemplate::load(folder.string()) == nullptr);
   write("tokenizer_config.json", R"({"chat_template": "string"})");
   CHECK(ChatTemplate::load(folder.string())->render(OrderedJson::object()) == "string");
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "list"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "list"}]})");
   CHECK(ChatTemplate::load(folder.string())->render(OrderedJson::object()) == "list");
   write("chat_template.jinja", "file");
   CHECK(ChatTemplate::load(folder.string())->render(OrderedJson::object()) == "file");

@@ -30,7 +30,8 @@ TEST_CASE("stop strings are found across token borders, however the text is cut"
   ft::Random random(1);
   const auto word = [&random](uint64_t longest) {
     std::string result;
-    for (uint64_t i = 0, count = 1 + random.below(longest); i < count; ++i) result += static_cast<char>('a' + random.below(3));
+    for (uint64_t i = 0, count = 1 + random.below(longest); i < count; ++i)
+      result += static_cast<char>('a' + random.below(3));
     return result;
   };
   for (int n = 0; n < 20'000; ++n) {

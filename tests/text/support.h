@@ -20,6 +20,8 @@ inline std::string shared_path(const std::string& name) {
   const std::string path = folder_of("FT_SHARED") + "/" + name;
   return std::filesystem::exists(path) ? path : "";
 }
-inline ft::OrderedJson read_ordered(const std::string& path) { return ft::OrderedJson::parse(ft::read_text_file(path)); }
+inline ft::OrderedJson read_ordered(const std::string& path) {
+  return ft::OrderedJson::parse(ft::read_text_file(path));
+}
 
 }  // namespace ft_test

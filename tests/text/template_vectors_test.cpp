@@ -40,7 +40,8 @@ OrderedJson variables_of(const OrderedJson& file, const OrderedJson& test_case) 
   variables["messages"] = file["conversations"][test_case["conversation"].get<std::string>()];
   variables["bos_token"] = "<s>";
   variables["eos_token"] = "</s>";
-  for (const auto& [name, value] : file["settings"][test_case["settings"].get<size_t>()].items()) variables[name] = value;
+  for (const auto& [name, value] : file["settings"][test_case["settings"].get<size_t>()].items())
+    variables[name] = value;
   return variables;
 }
 

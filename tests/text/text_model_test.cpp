@@ -39,12 +39,14 @@ TEST_CASE("the bundled model's folder") {
   CHECK(model.defaults.temperature == 0.7);
   CHECK(model.defaults.top_p == 0.9);
   CHECK(model.defaults.top_k == 0);
-  const ft::OrderedJson variables = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"add_generation_prompt", true}};
+  const ft::OrderedJson variables = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                                     {"add_generation_prompt", true}};
   const std::string prompt = model.chat_template->render(variables);
   CHECK(prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
   CHECK(model.tokenizer->encode(prompt, true).front() == 1);
   // What transformers encoded for the prompt that the model was checked with.
-  CHECK(model.tokenizer->encode("In the beginning God created", false) == std::vector<int32_t>{826, 263, 3300, 595, 1472});
+  CHECK(model.tokenizer->encode("In the beginning God created", false) ==
+        std::vector<int32_t>{826, 263, 3300, 595, 1472});
 }
 
 TEST_CASE("a folder without a tokenizer says so and still gives ids and defaults") {
@@ -59,8 +61,7 @@ TEST_CASE("a folder without a tokenizer says so and still gives ids and defaults
 TEST_CASE("generation_config.json comes before config.json; do_sample false is greedy") {
   const Folder folder;
   folder.write("config.json", R"({"eos_token_id": [1, 2]})");
-  folder.write("generation_config.json",
-               R"({"eos_token_id": 5, "do_sample": false, "temperature": 0.6, "top_k": 20})");
+  folder.write("generation_config.json", R"({"eos_token_id": 5, "do_sample": false, "temperature": 0.6, "top_k": 20})");
   folder.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"})");
   ft::TextModel model = folder.load();
   CHECK(model.eos_ids == std::vector<int32_t>{5});
@@ -88,7 +89,8 @@ TEST_CASE("wrong types and values name the file and the place") {
     }
     return std::string("accepted");
   };
-  CHECK(message("generation_config.json", R"({"eos_token_id": "x"})").find("generation_config.json: $.eos_token_id") != std::string::npos);
+  CHECK(message("generation_config.json", R"({"eos_token_id": "x"})").find("generation_config.json: $.eos_token_id") !=
+        std::string::npos);
   CHECK(message("generation_config.json", R"({"eos_token_id": [-1]})").find("$.eos_token_id[0]") != std::string::npos);
   CHECK(message("generation_config.json", R"({"do_sample": 1})").find("$.do_sample") != std::string::npos);
   CHECK(message("generation_config.json", R"({"do_sample": true, "top_p": "1"})").find("$.top_p") != std::string::npos);

@@ -152,7 +152,8 @@ TEST_CASE("streamed text is the decoded text, whole code points at a time") {
   for (int n = 0; n < 500; ++n) {
     Ids ids = tokenizer->encode(random_text(random, 20), false);
     // Random ids make bytes that are no UTF-8.
-    for (int i = 0; n % 2 == 1 && i < 10; ++i) ids[random.below(ids.size())] = static_cast<int32_t>(random.below(4200)) - 50;
+    for (int i = 0; n % 2 == 1 && i < 10; ++i)
+      ids[random.below(ids.size())] = static_cast<int32_t>(random.below(4200)) - 50;
     ft::Detokenizer detokenizer(*tokenizer, true);
     std::string text;
     for (const int32_t id : ids) {
@@ -188,7 +189,7 @@ TEST_CASE("a text of kMaxEncodeBytes is encoded, a byte more is refused") {
 TEST_CASE("long runs of marks are put in order in n log n") {
   std::string text = "a", expected = "a";
   constexpr int kMarks = 200'000;
-  for (int i = 0; i < kMarks; ++i) text += "\xcc\x95\xcc\x80";      // U+0315 (class 232), U+0300 (230)
+  for (int i = 0; i < kMarks; ++i) text += "\xcc\x95\xcc\x80";  // U+0315 (class 232), U+0300 (230)
   for (int i = 0; i < kMarks; ++i) expected += "\xcc\x80";
   for (int i = 0; i < kMarks; ++i) expected += "\xcc\x95";
   CHECK(ft::sort_long_mark_runs(text) == expected);
@@ -205,12 +206,12 @@ TEST_CASE("a regular expression cannot run without end") {
 }
 
 TEST_CASE("constructs that Oniguruma reads differently are refused") {
-  for (const char* pattern : {"\\h", "[a[b]]", "[a&&b]", "(?m:a)", "a(?i)b", "a{2}+", "\\bword", "\\1", "(*UTF)", "[[:alpha:]]",
-                              "\\p{Foo}", "\\R", "[", "(", "a{1,2,3}", "(?<n>a)", "\\x80", "[]a]"}) {
+  for (const char* pattern : {"\\h", "[a[b]]", "[a&&b]", "(?m:a)", "a(?i)b", "a{2}+", "\\bword", "\\1", "(*UTF)",
+                              "[[:alpha:]]", "\\p{Foo}", "\\R", "[", "(", "a{1,2,3}", "(?<n>a)", "\\x80", "[]a]"}) {
     CAPTURE(pattern);
     CHECK_THROWS_AS(ft::Regex{pattern}, Error);
   }
-  CHECK(ft::translate_regex("a{,3}[\\s]") .starts_with("a{0,3}[\\x{9}-"));
+  CHECK(ft::translate_regex("a{,3}[\\s]").starts_with("a{0,3}[\\x{9}-"));
   CHECK(ft::translate_regex("\\p{Han}\\p{^Lu}\\u00e9") == "\\p{sc:Han}\\P{Lu}\\x{00e9}");
   CHECK_NOTHROW(ft::Regex{std::string(ft::kMaxRegexBytes, 'a')});
   CHECK_THROWS_AS(ft::Regex{std::string(ft::kMaxRegexBytes + 1, 'a')}, Error);
@@ -224,7 +225,8 @@ TEST_CASE("what is not supported names its place in the file") {
     source.extra = "," + extra;
     return refusal(source.json());
   };
-  CHECK(with_extra(R"("normalizer":{"type":"Lowercase"})").find("tokenizer.json: $.normalizer is 'Lowercase'") != std::string::npos);
+  CHECK(with_extra(R"("normalizer":{"type":"Lowercase"})").find("tokenizer.json: $.normalizer is 'Lowercase'") !=
+        std::string::npos);
   CHECK(with_extra(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Metaspace"}]})")
             .find("$.pre_tokenizer.pretokenizers[0] is 'Metaspace'") != std::string::npos);
   CHECK(with_extra(R"("post_processor":{"type":"BertProcessing"})").find("$.post_processor") != std::string::npos);
@@ -238,11 +240,17 @@ TEST_CASE("what is not supported names its place in the file") {
   CHECK(with_model(R"("end_of_word_suffix":"</w>")").find("$.model.end_of_word_suffix") != std::string::npos);
   CHECK(with_model(R"("dropout":0.1)").find("$.model.dropout") != std::string::npos);
   CHECK(with_model(R"("unk_token":"?")").find("$.model.unk_token") != std::string::npos);
-  CHECK(refusal(R"({"model":{"type":"WordPiece","vocab":{},"merges":[]}})").find("$.model.type is 'WordPiece'") != std::string::npos);
-  CHECK(refusal(R"({"model":{"vocab":{"a":0,"b":0},"merges":[]},"decoder":{"type":"Fuse"}})").find("two tokens") != std::string::npos);
-  CHECK(refusal(R"({"model":{"vocab":{"a":4194304},"merges":[]},"decoder":{"type":"Fuse"}})").find("out of range") != std::string::npos);
-  CHECK(refusal(R"({"model":{"vocab":{"a":-1},"merges":[]},"decoder":{"type":"Fuse"}})").find("out of range") != std::string::npos);
-  CHECK(refusal(R"({"model":{"vocab":{"a":0},"merges":["a b"]},"decoder":{"type":"Fuse"}})").find("$.model.merges[0]") != std::string::npos);
+  CHECK(refusal(R"({"model":{"type":"WordPiece","vocab":{},"merges":[]}})").find("$.model.type is 'WordPiece'") !=
+        std::string::npos);
+  CHECK(refusal(R"({"model":{"vocab":{"a":0,"b":0},"merges":[]},"decoder":{"type":"Fuse"}})").find("two tokens") !=
+        std::string::npos);
+  CHECK(refusal(R"({"model":{"vocab":{"a":4194304},"merges":[]},"decoder":{"type":"Fuse"}})").find("out of range") !=
+        std::string::npos);
+  CHECK(refusal(R"({"model":{"vocab":{"a":-1},"merges":[]},"decoder":{"type":"Fuse"}})").find("out of range") !=
+        std::string::npos);
+  CHECK(
+      refusal(R"({"model":{"vocab":{"a":0},"merges":["a b"]},"decoder":{"type":"Fuse"}})").find("$.model.merges[0]") !=
+      std::string::npos);
   CHECK(refusal(R"({"model":{"vocab":{"a":0},"merges":[]}})").find("$.decoder") != std::string::npos);
   CHECK(refusal("{").find("tokenizer.json") != std::string::npos);
 }

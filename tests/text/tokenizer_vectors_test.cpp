@@ -1,7 +1,6 @@
-// Checked against: Hugging Face's tokenizers 0.23.3 (generate_tokenizer_vectors.py wrote its output down), and the vectors
-// that two other implementations, one in Python and one in JavaScript, agree on.
+// Checked against: Hugging Face's tokenizers 0.23.3 (generate_tokenizer_vectors.py wrote its output down), and the
+// vectors that two other implementations, one in Python and one in JavaScript, agree on.
 #include <doctest/doctest.h>
-
 #include <unicode/normalizer2.h>
 
 #include "engine/text/pre_tokenizer.h"
@@ -68,7 +67,8 @@ TEST_CASE("Split cuts as tokenizers does, for each behavior, inverted or not") {
       if (!text.empty()) list.pieces.push_back({0, text.size()});
       pre_tokenizer->apply(list);
       std::vector<std::string> pieces;
-      for (const ft::TextSpan& piece : list.pieces) pieces.push_back(list.text.substr(piece.begin, piece.end - piece.begin));
+      for (const ft::TextSpan& piece : list.pieces)
+        pieces.push_back(list.text.substr(piece.begin, piece.end - piece.begin));
       CHECK(pieces == test_case[1].get<std::vector<std::string>>());
     }
   }

@@ -50,7 +50,8 @@ TEST_CASE("random bytes: what is valid and what is replaced, as ICU decodes") {
       REQUIRE(ft::utf8_step(bytes, complete).kind == ft::Utf8Kind::kTruncated);
       REQUIRE(ft::utf8_step(bytes, complete).length == static_cast<int>(bytes.size() - complete));
     }
-    REQUIRE(ft::replace_invalid_utf8(bytes.substr(0, complete)) + ft::replace_invalid_utf8(bytes.substr(complete)) == replaced);
+    REQUIRE(ft::replace_invalid_utf8(bytes.substr(0, complete)) + ft::replace_invalid_utf8(bytes.substr(complete)) ==
+            replaced);
   }
 }
 

@@ -71,8 +71,8 @@ struct Expression {
 // What a for, set or with assigns to: a name, names in parentheses, or an attribute of a namespace.
 struct Target {
   int name_id = -1;
-  std::string attribute;       // not empty: name.attribute
-  std::vector<Target> parts;   // not empty: unpacks
+  std::string attribute;      // not empty: name.attribute
+  std::vector<Target> parts;  // not empty: unpacks
   bool unpacks = false;
   int line = 0;
 };
@@ -114,14 +114,14 @@ struct MacroDefinition {
 struct Statement {
   StatementKind kind = StatementKind::kText;
   int line = 0;
-  std::string text;                                        // kText
-  ExpressionPtr expression;                                // output, iterated, assigned, called, filter chain
-  ExpressionPtr condition;                                 // the `if` of a for
-  std::vector<Branch> branches;                            // kIf
-  std::vector<Target> targets;                             // kFor, kSet, kSetBlock: one; kWith: any
-  std::vector<ExpressionPtr> values;                       // kWith
+  std::string text;                   // kText
+  ExpressionPtr expression;           // output, iterated, assigned, called, filter chain
+  ExpressionPtr condition;            // the `if` of a for
+  std::vector<Branch> branches;       // kIf
+  std::vector<Target> targets;        // kFor, kSet, kSetBlock: one; kWith: any
+  std::vector<ExpressionPtr> values;  // kWith
   Block body, else_body;
-  std::unique_ptr<MacroDefinition> macro;                  // kMacro, kCallBlock
+  std::unique_ptr<MacroDefinition> macro;  // kMacro, kCallBlock
 };
 
 // Names become small integers, so that scopes compare integers.

@@ -21,7 +21,8 @@ struct Arguments {
 class BoundArguments {
  public:
   // Throws Failure when there are too many, an unknown keyword, or one is given twice.
-  BoundArguments(std::string_view function, const Arguments& arguments, std::initializer_list<std::string_view> parameters);
+  BoundArguments(std::string_view function, const Arguments& arguments,
+                 std::initializer_list<std::string_view> parameters);
 
   BoundArguments(std::string_view, Arguments&&, std::initializer_list<std::string_view>) = delete;
 
@@ -46,9 +47,10 @@ struct FunctionObject : Object {
 
 Filter find_filter(std::string_view name);  // null: not supported
 Filter find_sequence_filter(std::string_view name);
-Test find_test(std::string_view name);      // null: not supported
+Test find_test(std::string_view name);  // null: not supported
 
-// The method `name` of `self`, bound; undefined when the type has none. Dicts: get, items, keys, ...; strings: split, ...
+// The method `name` of `self`, bound; undefined when the type has none. Dicts: get, items, keys, ...; strings: split,
+// ...
 Value find_method(const Value& self, std::string_view name);
 // range, dict, namespace, raise_exception, strftime_now; undefined for other names.
 Value find_global(std::string_view name);

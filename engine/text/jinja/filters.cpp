@@ -1,7 +1,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-
 #include <nlohmann/json.hpp>
 
 #include "engine/text/jinja/builtins.h"
@@ -37,7 +36,8 @@ Value replace_filter(Interpreter& interpreter, const Value& value, const Argumen
   const std::string from = text_of(interpreter, bound.at(0)), to = text_of(interpreter, bound.at(1));
   const int64_t limit = bound.has(2) && !bound.at(2).is(Kind::kNone) ? bound.integer(2) : -1;
   // As if every byte were replaced: an upper bound that needs no search.
-  interpreter.budget().charge_bytes(to.size() <= from.size() ? text.size() : text.size() + (text.size() + 1) * to.size() / (from.size() + 1));
+  interpreter.budget().charge_bytes(
+      to.size() <= from.size() ? text.size() : text.size() + (text.size() + 1) * to.size() / (from.size() + 1));
   return Value::string(replace(text, from, to, limit));
 }
 
@@ -218,18 +218,27 @@ Value attr_filter(Interpreter& interpreter, const Value& value, const Arguments&
 }
 
 constexpr std::pair<std::string_view, Filter> kFilters[] = {
-    {"abs", abs_filter},         {"attr", attr_filter},
+    {"abs", abs_filter},
+    {"attr", attr_filter},
     {"capitalize", text_filter<capitalize>},
-    {"count", length_filter},    {"d", default_filter},
-    {"default", default_filter}, {"e", escape_filter},
-    {"escape", escape_filter},   {"float", float_filter},
+    {"count", length_filter},
+    {"d", default_filter},
+    {"default", default_filter},
+    {"e", escape_filter},
+    {"escape", escape_filter},
+    {"float", float_filter},
     {"from_json", from_json_filter},
-    {"indent", indent_filter},   {"int", int_filter},
-    {"length", length_filter},   {"lower", text_filter<lower>},
-    {"replace", replace_filter}, {"round", round_filter},
-    {"safe", safe_filter},       {"string", string_filter},
+    {"indent", indent_filter},
+    {"int", int_filter},
+    {"length", length_filter},
+    {"lower", text_filter<lower>},
+    {"replace", replace_filter},
+    {"round", round_filter},
+    {"safe", safe_filter},
+    {"string", string_filter},
     {"title", text_filter<title>},
-    {"tojson", tojson_filter},   {"trim", trim_filter},
+    {"tojson", tojson_filter},
+    {"trim", trim_filter},
     {"upper", text_filter<upper>},
 };
 

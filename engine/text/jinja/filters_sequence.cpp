@@ -14,7 +14,8 @@ Value case_folded(const Value& value, bool case_sensitive) {
 }
 
 // Stable, by keys made once. std::stable_sort needs an order: values that cannot be compared end the rendering.
-std::vector<Value> sorted_by(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse, Budget& budget) {
+std::vector<Value> sorted_by(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse,
+                             Budget& budget) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -97,7 +98,8 @@ Value sort_filter(Interpreter& interpreter, const Value& value, const Arguments&
   const std::vector<Value> items = iterate(value, interpreter.budget());
   std::vector<Value> keys;
   for (const Value& item : items) {
-    keys.push_back(case_folded(bound.has(2) ? attribute_path(interpreter, item, bound.at(2)) : item, bound.flag_or(1, false)));
+    keys.push_back(
+        case_folded(bound.has(2) ? attribute_path(interpreter, item, bound.at(2)) : item, bound.flag_or(1, false)));
   }
   return Value::list(sorted_by(items, keys, bound.flag_or(0, false), interpreter.budget()));
 }
@@ -106,8 +108,10 @@ Value unique_filter(Interpreter& interpreter, const Value& value, const Argument
   const BoundArguments bound("unique", arguments, {"case_sensitive", "attribute"});
   std::vector<Value> items, keys;
   for (const Value& item : iterate(value, interpreter.budget())) {
-    const Value key = case_folded(bound.has(1) ? attribute_path(interpreter, item, bound.at(1)) : item, bound.flag_or(0, false));
-    const bool seen = std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(k, key, interpreter.budget()); });
+    const Value key =
+        case_folded(bound.has(1) ? attribute_path(interpreter, item, bound.at(1)) : item, bound.flag_or(0, false));
+    const bool seen =
+        std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(k, key, interpreter.budget()); });
     if (seen) continue;
     items.push_back(item);
     keys.push_back(key);
@@ -121,7 +125,8 @@ Value extreme_filter(Interpreter& interpreter, const Value& value, const Argumen
   Value best = Value::undefined("No aggregated item, sequence was empty.");
   Value best_key;
   for (const Value& item : iterate(value, interpreter.budget())) {
-    const Value key = case_folded(bound.has(1) ? attribute_path(interpreter, item, bound.at(1)) : item, bound.flag_or(0, false));
+    const Value key =
+        case_folded(bound.has(1) ? attribute_path(interpreter, item, bound.at(1)) : item, bound.flag_or(0, false));
     const bool better = best_key.is(Kind::kUndefined) || (want_largest ? less(best_key, key, interpreter.budget())
                                                                        : less(key, best_key, interpreter.budget()));
     if (!better) continue;
@@ -231,7 +236,8 @@ Value attribute_path(Interpreter& interpreter, const Value& value, const Value& 
   if (!path.is(Kind::kString)) fail("an attribute is named by a string or an integer");
   Value current = value;
   for (const std::string_view part : split(path.as_string(), ".", -1)) {
-    const bool is_index = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool is_index =
+        !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
     const std::string name(part);
     current = interpreter.item(current, is_index ? Value::integer(std::stoll(name)) : Value::string(name));
   }

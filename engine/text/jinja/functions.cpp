@@ -14,7 +14,9 @@ using Function = Value (*)(Interpreter& interpreter, const Arguments& arguments)
 class GlobalFunction : public FunctionObject {
  public:
   explicit GlobalFunction(Function function) : function_(function) {}
-  Value call(Interpreter& interpreter, const Arguments& arguments) override { return function_(interpreter, arguments); }
+  Value call(Interpreter& interpreter, const Arguments& arguments) override {
+    return function_(interpreter, arguments);
+  }
 
  private:
   Function function_;
@@ -40,7 +42,8 @@ Value range_function(Interpreter& interpreter, const Arguments& arguments) {
 }
 
 // dict and namespace: entries of a mapping or of pairs, then keywords.
-std::shared_ptr<DictObject> entries_of(std::string_view function, Interpreter& interpreter, const Arguments& arguments) {
+std::shared_ptr<DictObject> entries_of(std::string_view function, Interpreter& interpreter,
+                                       const Arguments& arguments) {
   auto dict = std::make_shared<DictObject>();
   if (arguments.positional.size() > 1) fail(std::string(function) + " takes one mapping at most");
   for (const Value& source : arguments.positional) {
@@ -50,7 +53,8 @@ std::shared_ptr<DictObject> entries_of(std::string_view function, Interpreter& i
     }
     for (const Value& pair : iterate(source, interpreter.budget())) {
       const std::vector<Value> parts = iterate(pair, interpreter.budget());
-      if (parts.size() != 2 || !parts[0].is(Kind::kString)) fail(std::string(function) + " needs pairs with string keys");
+      if (parts.size() != 2 || !parts[0].is(Kind::kString))
+        fail(std::string(function) + " needs pairs with string keys");
       dict->set(parts[0], parts[1]);
     }
   }
@@ -141,6 +145,8 @@ int64_t BoundArguments::integer(size_t index) const {
   return value.as_int();
 }
 
-bool BoundArguments::flag_or(size_t index, bool fallback) const { return has(index) ? truthy(*values_[index]) : fallback; }
+bool BoundArguments::flag_or(size_t index, bool fallback) const {
+  return has(index) ? truthy(*values_[index]) : fallback;
+}
 
 }  // namespace ft::jinja

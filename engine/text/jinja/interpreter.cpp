@@ -251,7 +251,8 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Arguments&
   }
   if (macro.uses_kwargs) set_variable(template_.names.find("kwargs"), Value::dict(std::move(rest)));
   std::vector<Value> more;
-  for (size_t i = macro.parameters.size(); i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
+  for (size_t i = macro.parameters.size(); i < arguments.positional.size(); ++i)
+    more.push_back(arguments.positional[i]);
   if (!more.empty() && !macro.uses_varargs) {
     fail("macro '" + macro.name + "' takes not more than " + std::to_string(macro.parameters.size()) + " arguments");
   }

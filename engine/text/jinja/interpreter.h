@@ -23,7 +23,7 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  std::string run();     // throws Failure
+  std::string run();                  // throws Failure
   int line() const { return line_; }  // of what was evaluated last
 
   // For builtins.
@@ -32,8 +32,8 @@ class Interpreter {
   Value call(const Value& function, const Arguments& arguments);
   Value attribute(const Value& value, const std::string& name);  // value.name
   Value item(const Value& value, const Value& key);              // value[key]
-  // To be called before values are put into an existing container: it may come to contain itself, and is then emptied at
-  // the end, or nothing would free it.
+  // To be called before values are put into an existing container: it may come to contain itself, and is then emptied
+  // at the end, or nothing would free it.
   void will_change(const Value& container);
 
  private:

@@ -8,8 +8,11 @@ namespace {
 
 class LoopFunction : public FunctionObject {
  public:
-  explicit LoopFunction(std::function<Value(Interpreter&, const Arguments&)> function) : function_(std::move(function)) {}
-  Value call(Interpreter& interpreter, const Arguments& arguments) override { return function_(interpreter, arguments); }
+  explicit LoopFunction(std::function<Value(Interpreter&, const Arguments&)> function)
+      : function_(std::move(function)) {}
+  Value call(Interpreter& interpreter, const Arguments& arguments) override {
+    return function_(interpreter, arguments);
+  }
 
  private:
   std::function<Value(Interpreter&, const Arguments&)> function_;
@@ -188,7 +191,8 @@ Value Interpreter::attribute(const Value& value, const std::string& name) {
     if (found != nullptr) return *found;
   }
   std::string message = "'";
-  return Value::undefined(message.append(type_name(value)).append(" object' has no attribute '").append(name).append("'"));
+  return Value::undefined(
+      message.append(type_name(value)).append(" object' has no attribute '").append(name).append("'"));
 }
 
 // Entries first, then attributes.
@@ -221,10 +225,11 @@ Value Interpreter::loop_attribute(const Value& value, const std::string& name) {
     return next.has_value() ? *next : Value::undefined("there is no next item");
   }
   if (name == "cycle") {
-    return Value::object(Kind::kFunction, std::make_shared<LoopFunction>([loop](Interpreter&, const Arguments& arguments) {
-      if (arguments.positional.empty()) fail("no items for cycling given");
-      return arguments.positional[static_cast<size_t>(loop->index0) % arguments.positional.size()];
-    }));
+    return Value::object(Kind::kFunction,
+                         std::make_shared<LoopFunction>([loop](Interpreter&, const Arguments& arguments) {
+                           if (arguments.positional.empty()) fail("no items for cycling given");
+                           return arguments.positional[static_cast<size_t>(loop->index0) % arguments.positional.size()];
+                         }));
   }
   std::string message = "'LoopContext' has no attribute '";
   return Value::undefined(message.append(name).append("'"));

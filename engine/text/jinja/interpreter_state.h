@@ -13,7 +13,8 @@ struct Interpreter::Scope {
   std::vector<std::pair<int, Value>> variables;  // by name id
 };
 
-// The `loop` of a for, and the iteration itself. With a condition, entries are tested as they are reached, as in Python.
+// The `loop` of a for, and the iteration itself. With a condition, entries are tested as they are reached, as in
+// Python.
 struct Interpreter::LoopObject : Object {
   std::vector<Value> items;
   size_t next_item = 0;

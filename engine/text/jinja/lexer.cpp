@@ -62,9 +62,7 @@ class Lexer {
     line_starting_ = bytes > 0 ? text_[at_ - 1] == '\n' : line_starting_;
   }
 
-  size_t space_bytes(size_t at) const {
-    return text_.size() - at - strip(text_.substr(at), {}, Side::kLeft).size();
-  }
+  size_t space_bytes(size_t at) const { return text_.size() - at - strip(text_.substr(at), {}, Side::kLeft).size(); }
 
   // Bytes of {%- raw -%} at `at`, 0 when it is none.
   size_t raw_bytes(size_t at) const {
@@ -94,10 +92,10 @@ class Lexer {
       ++open;
     }
     const size_t raw = text_[open + 1] == '%' ? raw_bytes(open) : 0;
-    const Opening opening = raw != 0                   ? Opening::kRaw
-                            : text_[open + 1] == '%'   ? Opening::kBlock
-                            : text_[open + 1] == '{'   ? Opening::kVariable
-                                                       : Opening::kComment;
+    const Opening opening = raw != 0                 ? Opening::kRaw
+                            : text_[open + 1] == '%' ? Opening::kBlock
+                            : text_[open + 1] == '{' ? Opening::kVariable
+                                                     : Opening::kComment;
     const char sign = open + 2 < text_.size() ? text_[open + 2] : '\0';
     data_before_tag(open, sign, opening != Opening::kVariable);
     const size_t tag = sign == '-' || sign == '+' ? 3 : 2;
@@ -225,7 +223,9 @@ class Lexer {
       push(TokenKind::kOperator, std::string(op));
       return advance(op.size());
     }
-    refuse_template("unexpected character '" + std::string(text_.substr(at_, static_cast<size_t>(utf8_step(text_, at_).length))) + "'", line_);
+    refuse_template("unexpected character '" +
+                        std::string(text_.substr(at_, static_cast<size_t>(utf8_step(text_, at_).length))) + "'",
+                    line_);
   }
 
   bool name() {
@@ -245,7 +245,8 @@ class Lexer {
 
   // Digits with single underscores between them.
   size_t digits_end(size_t at) const {
-    while (at < text_.size() && (is_digit(text_[at]) || (text_[at] == '_' && at + 1 < text_.size() && is_digit(text_[at + 1])))) {
+    while (at < text_.size() &&
+           (is_digit(text_[at]) || (text_[at] == '_' && at + 1 < text_.size() && is_digit(text_[at + 1])))) {
       ++at;
     }
     return at;
@@ -256,7 +257,8 @@ class Lexer {
     const bool after_dot = at_ > 0 && text_[at_ - 1] == '.';
     const size_t whole = digits_end(at_);
     size_t end = whole;
-    if (!after_dot && end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) end = digits_end(end + 1);
+    if (!after_dot && end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1]))
+      end = digits_end(end + 1);
     if (!after_dot && end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
       size_t exponent = end + 1;
       if (exponent < text_.size() && (text_[exponent] == '+' || text_[exponent] == '-')) ++exponent;
@@ -330,7 +332,8 @@ class Lexer {
     uint32_t code = 0;
     const char* first = text_.data() + at + 2;
     const bool enough = at + 2 + digits <= text_.size();
-    const auto parsed = enough ? std::from_chars(first, first + digits, code, 16) : std::from_chars_result{first, std::errc::invalid_argument};
+    const auto parsed = enough ? std::from_chars(first, first + digits, code, 16)
+                               : std::from_chars_result{first, std::errc::invalid_argument};
     const bool surrogate = code >= 0xd800 && code <= 0xdfff;
     if (parsed.ec != std::errc() || parsed.ptr != first + digits || surrogate || code > 0x10ffff) {
       refuse_template("escape in a string that is no code point", line_);

@@ -14,9 +14,10 @@ inline constexpr int kMaxValueDepth = 100;             // lists and objects insi
 inline constexpr size_t kMaxOutputBytes = 16u << 20;   // of a rendering, and of any one string
 inline constexpr int64_t kMaxRange = 100'000;          // jinja2.sandbox.MAX_RANGE
 
-// Work of one rendering: one unit per node evaluated, and per 8 bytes copied or list entries made (4 each). 100 M is about
-// 3 s and at most 0.8 GB; the longest conversation that fits in 1 M tokens needs less than 10 M.
-inline constexpr int64_t kMaxWork = 100'000'000;
+// Work of one rendering: one unit per node evaluated and per 8 bytes copied, four per list entry made. 50 M is about 1
+// s and at most 0.4 GB. A template that compares each message with each other (Gemma 4) needs 50 units a pair: 1400
+// messages.
+inline constexpr int64_t kMaxWork = 50'000'000;
 inline constexpr int64_t kBytesPerWork = 8;
 inline constexpr int64_t kWorkPerEntry = 4;
 

@@ -218,7 +218,8 @@ Value extend_method(Interpreter& interpreter, const Value& self, const Arguments
 Value insert_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const BoundArguments bound("insert", arguments, {"index", "object"});
   const int64_t count = length(self);
-  const int64_t index = bound.integer(0) < 0 ? std::max<int64_t>(bound.integer(0) + count, 0) : std::min(bound.integer(0), count);
+  const int64_t index =
+      bound.integer(0) < 0 ? std::max<int64_t>(bound.integer(0) + count, 0) : std::min(bound.integer(0), count);
   const Value value = bound.at(1);
   interpreter.will_change(self);
   interpreter.budget().charge_entries(static_cast<size_t>(count));
@@ -264,25 +265,39 @@ struct NamedMethod {
 };
 
 constexpr NamedMethod kStringMethods[] = {
-    {"strip", strip_method<Side::kBoth>},    {"lstrip", strip_method<Side::kLeft>},
-    {"rstrip", strip_method<Side::kRight>},  {"split", split_method<false>},
-    {"rsplit", split_method<true>},          {"splitlines", splitlines_method},
-    {"startswith", affix_method<false>},     {"endswith", affix_method<true>},
-    {"upper", case_method<upper>},           {"lower", case_method<lower>},
-    {"capitalize", case_method<capitalize>}, {"replace", replace_method},
-    {"join", join_method},                   {"find", find_text_method<false>},
-    {"rfind", find_text_method<true>},       {"count", count_text_method},
+    {"strip", strip_method<Side::kBoth>},
+    {"lstrip", strip_method<Side::kLeft>},
+    {"rstrip", strip_method<Side::kRight>},
+    {"split", split_method<false>},
+    {"rsplit", split_method<true>},
+    {"splitlines", splitlines_method},
+    {"startswith", affix_method<false>},
+    {"endswith", affix_method<true>},
+    {"upper", case_method<upper>},
+    {"lower", case_method<lower>},
+    {"capitalize", case_method<capitalize>},
+    {"replace", replace_method},
+    {"join", join_method},
+    {"find", find_text_method<false>},
+    {"rfind", find_text_method<true>},
+    {"count", count_text_method},
     {"removeprefix", remove_affix_method<false>},
     {"removesuffix", remove_affix_method<true>},
-    {"isdigit", isdigit_method},             {"isspace", isspace_method},
+    {"isdigit", isdigit_method},
+    {"isspace", isspace_method},
 };
 constexpr NamedMethod kDictMethods[] = {
-    {"get", get_method},       {"items", items_method},   {"keys", keys_method},
-    {"values", values_method}, {"pop", pop_key_method},   {"update", update_method},
-    {"setdefault", setdefault_method},                    {"copy", copy_dict_method},
+    {"get", get_method},
+    {"items", items_method},
+    {"keys", keys_method},
+    {"values", values_method},
+    {"pop", pop_key_method},
+    {"update", update_method},
+    {"setdefault", setdefault_method},
+    {"copy", copy_dict_method},
 };
 constexpr NamedMethod kListMethods[] = {
-    {"append", append_method}, {"extend", extend_method}, {"insert", insert_method}, {"pop", pop_item_method},
+    {"append", append_method}, {"extend", extend_method}, {"insert", insert_method},  {"pop", pop_item_method},
     {"index", index_method},   {"count", count_method},   {"copy", copy_list_method},
 };
 constexpr NamedMethod kTupleMethods[] = {{"index", index_method}, {"count", count_method}};
@@ -290,7 +305,8 @@ constexpr NamedMethod kTupleMethods[] = {{"index", index_method}, {"count", coun
 template <size_t count>
 Value bind(const NamedMethod (&methods)[count], const Value& self, std::string_view name) {
   for (const NamedMethod& candidate : methods) {
-    if (candidate.name == name) return Value::object(Kind::kFunction, std::make_shared<BoundMethod>(self, candidate.method));
+    if (candidate.name == name)
+      return Value::object(Kind::kFunction, std::make_shared<BoundMethod>(self, candidate.method));
   }
   return {};
 }

@@ -167,7 +167,8 @@ bool less_at(const Value& a, const Value& b, int depth, Budget& budget) {
     budget.charge_bytes(std::min(a.as_string().size(), b.as_string().size()));
     return a.as_string() < b.as_string();  // bytes of UTF-8 sort as their code points
   }
-  if (a.kind() != b.kind() || !a.is_sequence()) fail("'<' not supported between " + type_name(a) + " and " + type_name(b));
+  if (a.kind() != b.kind() || !a.is_sequence())
+    fail("'<' not supported between " + type_name(a) + " and " + type_name(b));
   for (size_t i = 0; i < a.items().size() && i < b.items().size(); ++i) {
     if (!equal_at(a.items()[i], b.items()[i], depth + 1, budget)) {
       return less_at(a.items()[i], b.items()[i], depth + 1, budget);

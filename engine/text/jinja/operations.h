@@ -24,7 +24,8 @@ int64_t length(const Value& value);  // len(value)
 std::vector<Value> iterate(const Value& value, Budget& budget);
 // container[key] without falling back to attributes; nothing when there is no such entry.
 std::optional<Value> get_item(const Value& container, const Value& key);
-Value slice(const Value& container, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step, Budget& budget);
+Value slice(const Value& container, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step,
+            Budget& budget);
 
 // Uses of undefined that Jinja refuses end here.
 void require_defined(const Value& value);

@@ -7,8 +7,7 @@
 namespace ft::jinja {
 namespace {
 
-constexpr std::string_view kSupportedTags =
-    "if, for, set, macro, call, filter, with, generation, break, continue, raw";
+constexpr std::string_view kSupportedTags = "if, for, set, macro, call, filter, with, generation, break, continue, raw";
 
 std::unique_ptr<Statement> make_statement(StatementKind kind, int line) {
   auto statement = std::make_unique<Statement>();

@@ -43,7 +43,8 @@ ExpressionPtr Parser::tuple(bool with_conditional, bool parenthesized) {
   ExpressionPtr result = make(ExpressionKind::kTuple, line);
   bool is_tuple = false;
   while (true) {
-    const bool at_end = current().kind == TokenKind::kVariableEnd || current().kind == TokenKind::kBlockEnd || is_operator(")");
+    const bool at_end =
+        current().kind == TokenKind::kVariableEnd || current().kind == TokenKind::kBlockEnd || is_operator(")");
     if (at_end) break;
     adopt(*result, result->operands, expression(with_conditional));
     if (!is_operator(",")) break;

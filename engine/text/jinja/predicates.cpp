@@ -55,7 +55,8 @@ constexpr NamedTest kTests[] = {
     {"mapping", kind_test<[](const Value& v) { return v.is(Kind::kDict); }>},
     // Python's Undefined can be iterated and has a length, so it is both.
     {"iterable", kind_test<[](const Value& v) {
-       return v.is_sequence() || v.is(Kind::kString) || v.is(Kind::kDict) || v.is(Kind::kUndefined) || v.is(Kind::kLoop);
+       return v.is_sequence() || v.is(Kind::kString) || v.is(Kind::kDict) || v.is(Kind::kUndefined) ||
+              v.is(Kind::kLoop);
      }>},
     {"sequence", kind_test<[](const Value& v) {
        return v.is_sequence() || v.is(Kind::kString) || v.is(Kind::kDict) || v.is(Kind::kUndefined);
@@ -70,8 +71,8 @@ constexpr NamedTest kTests[] = {
      }},
     {"lower", [](Interpreter& i, const Value& v, const Arguments&) { return is_case(i, v, lower, upper); }},
     {"upper", [](Interpreter& i, const Value& v, const Arguments&) { return is_case(i, v, upper, lower); }},
-    {"sameas",
-     [](Interpreter&, const Value& v, const Arguments& a) { return is_same(v, BoundArguments("sameas", a, {"other"}).at(0)); }},
+    {"sameas", [](Interpreter&, const Value& v,
+                  const Arguments& a) { return is_same(v, BoundArguments("sameas", a, {"other"}).at(0)); }},
     {"in", compare_test<CompareOp::kIn>},
     {"==", compare_test<CompareOp::kEqual>},
     {"eq", compare_test<CompareOp::kEqual>},

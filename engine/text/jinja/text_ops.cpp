@@ -172,7 +172,8 @@ std::string capitalize(std::string_view text) {
   // Lower-cased as a whole: a final sigma depends on what stands before it.
   const std::string lowered = lower(text);
   const auto lowered_first = lower(text.substr(0, first)).size();
-  return from_icu(to_icu(text.substr(0, first)).toTitle(nullptr, icu::Locale::getRoot())) + lowered.substr(lowered_first);
+  return from_icu(to_icu(text.substr(0, first)).toTitle(nullptr, icu::Locale::getRoot())) +
+         lowered.substr(lowered_first);
 }
 
 std::string title(std::string_view text) {

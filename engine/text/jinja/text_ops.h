@@ -9,14 +9,15 @@
 
 namespace ft::jinja {
 
-bool is_python_space(char32_t c);       // str.isspace
-bool is_python_printable(char32_t c);   // str.isprintable
+bool is_python_space(char32_t c);      // str.isspace
+bool is_python_printable(char32_t c);  // str.isprintable
 
 enum class Side { kLeft, kRight, kBoth };
 // str.strip, lstrip, rstrip; without `characters`: white space.
 std::string_view strip(std::string_view text, std::optional<std::string_view> characters, Side side);
 
-// str.split and rsplit. Without a separator: at runs of white space. limit < 0: no limit. REQUIRES: separator not empty.
+// str.split and rsplit. Without a separator: at runs of white space. limit < 0: no limit. REQUIRES: separator not
+// empty.
 std::vector<std::string_view> split(std::string_view text, std::optional<std::string_view> separator, int64_t limit);
 std::vector<std::string_view> split_from_right(std::string_view text, std::optional<std::string_view> separator,
                                                int64_t limit);
@@ -26,7 +27,7 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string title(std::string_view text);  // the filter: words begin after -, white space, ( { [ <
+std::string title(std::string_view text);        // the filter: words begin after -, white space, ( { [ <
 std::string escape_html(std::string_view text);  // MarkupSafe: & < > ' "
 
 // Code points [begin, end) of the text. REQUIRES: begin <= end <= length.

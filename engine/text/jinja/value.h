@@ -1,8 +1,8 @@
 // Values of a template: Python's, as far as templates see them.
 //
 // A Value is 32 bytes; strings, lists and dicts are shared, never copied. Strings are UTF-8; lengths and indices count
-// code points. Integers are 64 bits (an overflow is an error, not a big number). A rendering owns its values; nothing is
-// shared between threads.
+// code points. Integers are 64 bits (an overflow is an error, not a big number). A rendering owns its values; nothing
+// is shared between threads.
 #pragma once
 
 #include <cstdint>
@@ -40,19 +40,19 @@ struct DictObject;
 
 class Value {
  public:
-  Value() = default;                              // undefined without a name
-  static Value undefined(std::string message);    // what using it says: "'x' is undefined"
+  Value() = default;                            // undefined without a name
+  static Value undefined(std::string message);  // what using it says: "'x' is undefined"
   static Value none();
   static Value boolean(bool value);
   static Value integer(int64_t value);
   static Value real(double value);
   static Value string(std::string text);
-  static Value markup(std::string text);          // a string that `safe` or `escape` marked
+  static Value markup(std::string text);  // a string that `safe` or `escape` marked
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::shared_ptr<DictObject> dict);
   static Value object(Kind kind, std::shared_ptr<Object> object);  // kNamespace (a DictObject), kFunction, kLoop
-  static Value from_json(const OrderedJson& json);  // REQUIRES: depth bounded by the JSON limits
+  static Value from_json(const OrderedJson& json);                 // REQUIRES: depth bounded by the JSON limits
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
@@ -63,12 +63,12 @@ class Value {
 
   // Each requires the kind that it names.
   bool as_bool() const { return integer_ != 0; }
-  int64_t as_int() const { return integer_; }                // kInt, kBool
+  int64_t as_int() const { return integer_; }  // kInt, kBool
   double as_number() const { return kind_ == Kind::kFloat ? real_ : static_cast<double>(integer_); }
-  const std::string& as_string() const;                      // kString
-  const std::string& undefined_message() const;              // kUndefined
-  std::vector<Value>& items() const;                         // kList, kTuple
-  DictObject& as_dict() const;                               // kDict, kNamespace
+  const std::string& as_string() const;          // kString
+  const std::string& undefined_message() const;  // kUndefined
+  std::vector<Value>& items() const;             // kList, kTuple
+  DictObject& as_dict() const;                   // kDict, kNamespace
   const std::shared_ptr<Object>& as_object() const { return object_; }
 
  private:
