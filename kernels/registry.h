@@ -55,8 +55,9 @@ std::span<const KernelDesc> kernel_registry();
 
 // What makes a variant that this CPU can run a bad choice on it.
 struct CpuQuirks {
-  // vdpbf16ps is several micro-operations: products of packed weights are faster with fma (numbers in
-  // kernels/cpu/pairs_dpbf16.inc.h). Set for Intel's CPUs; AMD's do it in one.
+  // vdpbf16ps is so slow that products of packed weights with several tokens are faster with fma (numbers, one token
+  // too, in kernels/cpu/pairs_dpbf16.inc.h). Set for every Intel CPU on the strength of one, a Sapphire Rapids; other
+  // vendors' were not measured and keep the widest ISA.
   bool slow_dpbf16 = false;
 };
 CpuQuirks detect_quirks();

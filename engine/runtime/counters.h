@@ -24,11 +24,11 @@ struct EngineCounters {
   uint64_t expert_fetched = 0;
   uint64_t expert_cpu = 0;
   uint64_t expert_promoted = 0;
-  uint64_t bytes_fetched = 0;  // link, promotions included
+  uint64_t bytes_fetched = 0;  // over the link for decode steps, promotions included; not prefill
   uint64_t bytes_cpu = 0;      // read from banks by the CPU arm
   // misses_histogram[m]: layers of decode steps that had m misses (last bucket: that many or more).
   std::array<uint64_t, kMissHistogramSize> misses_histogram{};
-  double link_wait_seconds = 0;  // compute stood still for the link
+  double link_wait_seconds = 0;  // compute stood still for the link, in decode and prefill
   std::string logits_hash;       // of the last step's logits rows
 };
 

@@ -68,6 +68,7 @@ void Engine::run_dense_step(int tokens, int64_t context) {
   batch.runs = s.probe_runs;
   batch.tokens = batch.logits_rows = tokens;
   s.tokens.assign(batch);
+  s.slots->link().drain();  // any slot may be read: none may be under way
   const FlushDenormals flush;
   s.host->begin_step(s.tokens);
   s.host->place_experts(MoePlacement::kAllHits);

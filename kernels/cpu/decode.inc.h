@@ -3,7 +3,7 @@
 //
 //   kWords, kPairs       words per lane, pairs per word; kWords * kPairs = 8
 //   Tables               constants that stay in registers
-//   pair<q>(tables, v)   pair q of each word as two bf16, the even k in the low half: exact, all codes
+//   pair<q>(tables, v)   pair q of each word as Pairs: exact, all codes
 //   scales(...)          fp32 scale per lane of each row. `scales` is the block's part, `lanes` the lanes it has (16 in
 //                        the version for whole blocks); absent lanes get +0
 #pragma once

@@ -1,10 +1,12 @@
 // Pairs of bf16 in 32-bit words on AVX512_BF16. vdpbf16ps rounds as two fma, the odd elements first, and flushes
 // denormals whatever MXCSR says. Include after vec_avx512.h.
 //
-// On Sapphire Rapids it is four micro-operations on two ports (2.2 cycles each at best, latency 8), as many as widening
-// two operands and two fma; for nvfp4, whose table can give widened weights at once, pairs_fma.inc.h is the faster one:
-// 0.70 against 0.66 of a plain read for one token, 97 against 119 ns per block of a tile for four. Hence
-// CpuQuirks::slow_dpbf16 (kernels/registry.h).
+// On the Sapphire Rapids VM measured it costs 2.2 cycles at best (fma 0.5, permutes 1) with a latency of 8: about as
+// much as widening two operands and two fma. What decides for fma there is several tokens, four of them from cache, fma
+// against this: bf16 78 against 99 ns per block of a tile, nvfp4 97 against 119, fp8_block 136 against 151. One token,
+// cold, five runs on a loaded machine, share of a plain read: nvfp4 fma ahead by 0.02 to 0.07 in most pairs and level
+// in the rest; bf16 this one ahead by 0.02 to 0.05; fp8_block no difference. So the quirk (CpuQuirks::slow_dpbf16,
+// kernels/registry.h) costs bf16 a little at one token. Other CPUs: not measured.
 #pragma once
 
 namespace ft::FT_ISA_NAMESPACE {

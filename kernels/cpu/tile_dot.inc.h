@@ -2,8 +2,9 @@
 // and gate_up are made of. Include after a vector vocabulary and pairs_*.inc.h.
 //
 // Tried: two tiles at a time for one token (two streams, activations widened once for eight rows; in matvec
-// neighbouring tiles, in gate_up gate and up): 0.59 .. 0.69 of a plain read against 0.66 .. 0.73 for nvfp4, no
-// difference for bf16; 24 registers of sums leave the compiler to spill.
+// neighbouring tiles, in gate_up gate and up), fma variant, one run, H 2560 I 640 / H 4096 I 2048, share of a plain
+// read for one tile and for two: nvfp4 0.66 / 0.73 and 0.59 / 0.69, fp8_block 0.66 / 0.63 and 0.64 / 0.58, bf16 0.89 /
+// 0.93 and 0.93 / 0.94. The compiler then spills registers in the nvfp4 loop.
 #pragma once
 
 #include "kernels/cpu/decode.inc.h"
@@ -16,10 +17,14 @@ constexpr int kTokenGroup = 4;  // tokens that share one decoding of a tile
 constexpr int kCacheLine = 64;
 
 // Two distances: 8 KiB ahead into L2, 2 KiB ahead into L1. Measured as a share of a plain read of the same memory (two
-// threads of a Sapphire Rapids VM, 15 GB/s each, expert H 4096 I 2048, CPU time, median of 9; nvfp4 / bf16):
-//   none 0.47 / 0.68; L1 only, 1 KiB 0.53 / 0.78, 2 KiB 0.61 / 0.75, 4 KiB 0.62 / 0.79; L2 only, 4 KiB 0.60 / 0.83,
-//   8 KiB 0.64 / 0.84; L2 8 KiB and L1 1 KiB 0.65 / 0.90; L2 8 KiB and L1 2 KiB 0.68 / 0.97.
-// With L1 prefetches alone a core waits for its 16 fill buffers.
+// threads of a shared Sapphire Rapids VM, about 15 GB/s each; CPU time inside kernels; expert H 4096 I 2048, median of
+// 9; the vdpbf16ps variants; nvfp4 / bf16). Two runs, to be compared within a run only; about 0.05 of noise:
+//   run 1: none 0.47 / 0.68; L1 only, 1 KiB 0.53 / 0.78, 2 KiB 0.61 / 0.75, 4 KiB 0.62 / 0.79; L2 only, 4 KiB 0.60 /
+//          0.83, 8 KiB 0.64 / 0.84; L2 8 KiB and L1 1 KiB 0.65 / 0.90
+//   run 2: L2 8 KiB and L1 0.5 KiB 0.67 / 0.90, 1 KiB 0.66 / 0.88, 2 KiB 0.68 / 0.97; L2 16 KiB and L1 1 KiB 0.68 /
+//   0.93
+// Why both help was not measured; an L1 prefetch holds a fill buffer for the whole trip to memory, one from L2 does
+// not.
 constexpr int kFarBytes = 8192;
 constexpr int kNearBytes = 2048;
 static inline void prefetch_codes(const std::byte* p, int bytes) {

@@ -1,6 +1,5 @@
-// The fixed tree over lanes (vec_*.h tree_sum) of four rows at once: 6 shuffles and 5 adds after the first step, where
-// four single trees take 20 and 16 (a tile of 640 cols is only three blocks long, so its end shows). Include after a
-// vector vocabulary.
+// The fixed tree over lanes (vec_*.h tree_sum) of four rows at once: 10 shuffles and 4 adds after the first step, where
+// four single trees take 12 and 12 (counted, not timed). Include after a vector vocabulary.
 #pragma once
 
 #include <immintrin.h>

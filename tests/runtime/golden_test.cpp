@@ -108,15 +108,16 @@ TEST_CASE("the bundled model continues its two prompts as recorded") {
     EngineConfig config = config_for(model, Strategy::kHybrid, 64, 2);
     config.numerics = numerics;
     Engine engine(model, config, kPlenty);
-    for (const auto& [domain, text] : eval["greedy"].items()) {
+    for (const std::string domain : {"kjv", "pydocs"}) {
+      const Json& text = eval["greedy"][domain];
       CAPTURE(domain);
       const auto expected = text["greedy"].get<std::vector<int32_t>>();
       const Continuation run =
           run_greedy(engine, text["prompt_ids"].get<std::vector<int32_t>>(), static_cast<int64_t>(expected.size()));
       const auto differs = std::mismatch(run.ids.begin(), run.ids.end(), expected.begin());
       const auto same = differs.first - run.ids.begin();
-      MESSAGE(std::string(domain) << std::string(numerics == Numerics::kServe ? " serve" : " reference") << ": first "
-                                  << same << " of " << expected.size() << " ids as recorded");
+      MESSAGE(domain << std::string(numerics == Numerics::kServe ? " serve" : " reference") << ": first " << same
+                     << " of " << expected.size() << " ids as recorded");
       // Serve mode rounds activations to bf16 and may leave the text where two tokens are close (min_margin 0.01).
       if (numerics == Numerics::kReference) CHECK(run.ids == expected);
       if (numerics == Numerics::kServe) CHECK(same >= 8);
