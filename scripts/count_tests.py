@@ -5,7 +5,7 @@ Prints what failed, what was skipped and why, and as its last line `N passed, N 
 failed or nothing ran. What counts:
     meson    the test cases of doctest programs; other programs count one each. A case that printed a message starting
              with "skipped:" counts as skipped.
-    python   the tests of unittest
+    python   the tests of unittest, or what a last line `N passed, N failed, N skipped` says
     fuzz     the targets of scripts/fuzz
 """
 import argparse
@@ -21,6 +21,7 @@ PART_SKIP = re.compile(r"MESSAGE: (skipped (?!:).*)$")
 UNITTEST_TOTALS = re.compile(r"^Ran (\d+) tests? in")
 UNITTEST_RESULT = re.compile(r"^(OK|FAILED)(?: \((.*)\))?$")
 UNITTEST_SKIP = re.compile(r"^(.*) \.\.\. skipped (.*)$")
+PLAIN_TOTALS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
 FUZZ_LINE = re.compile(r"^fuzz (\S+): .*, (passed|FAILED.*)$")
 MESON_SKIP_EXIT_CODE = 77
 
@@ -73,7 +74,11 @@ def add_meson(totals, path):
 def add_python(totals, path):
     ran = None
     counts = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if lines and (match := PLAIN_TOTALS.match(lines[-1])):
+        passed, failed, skipped = map(int, match.groups())
+        ran, counts = passed + failed + skipped, {"failures": failed, "skipped": skipped}
+    for line in lines:
         if match := UNITTEST_TOTALS.match(line):
             ran = int(match[1])
         elif ran is not None and (match := UNITTEST_RESULT.match(line)):

@@ -93,6 +93,13 @@ class CountTest(unittest.TestCase):
         self.assertEqual(self.count(python=[good, bad])[1][-1], "2 passed, 2 failed, 2 skipped")
         self.assertEqual(self.count(python=["ImportError\n"])[1][-1], "0 passed, 1 failed, 0 skipped")
 
+    def test_a_last_line_with_totals(self):
+        code, lines = self.count(python=["test ok\n5 passed, 0 failed, 2 skipped\n"])
+        self.assertEqual((code, lines[-1]), (0, "5 passed, 0 failed, 2 skipped"))
+        self.assertEqual(self.count(python=["5 passed, 1 failed, 0 skipped\n"])[1][-1], "5 passed, 1 failed, 0 skipped")
+        self.assertEqual(self.count(python=["5 passed, 0 failed, 0 skipped\nTraceback\n"])[1][-1],
+                         "0 passed, 1 failed, 0 skipped")
+
     def test_fuzz_lines(self):
         code, lines = self.count(fuzz=["fuzz a_fuzz: 10 executions, coverage 5, passed\n",
                                        "fuzz b_fuzz: 10 executions, coverage 5, FAILED (exit code 77)\n", ""])
