@@ -1,6 +1,7 @@
-// How threads wait, and the measurements behind the defaults. Machines: 16 cores (Xeon, one node, Linux 6.18, virtual
-// machine, otherwise idle) and 2 of these cores; threads pinned; times are medians, per run() or per phase between two
-// barriers. "N+1": one thread too many, time over that of N. "two": two pools on the same cores, sum over one alone.
+// How threads wait, and the measurements behind the defaults (taken with a prototype of these waits; the tests measure
+// this file). Machines: 16 cores (Xeon, one node, Linux 6.18, virtual machine, otherwise idle) and 2 of these cores;
+// threads pinned; medians of an empty run() and of a phase between two barriers. "N+1": one thread too many, time over
+// that of N. "two": two pools on the same cores, sum over one alone.
 //
 //   waits                             empty run(), us:      phase 10 / 60 / 200 us             4 other busy threads
 //                                     at once   100 us      N+1                    two         on the 16 cores:
