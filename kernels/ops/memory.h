@@ -1,5 +1,6 @@
 // Memory kernels for the ceilings: STREAM's four (McCalpin, https://www.cs.virginia.edu/stream/ref.html) and a plain
-// read. Each works on one thread's part; the caller splits and times.
+// read. Each works on one thread's part; the caller splits (on multiples of 8 doubles) and times. Triad rounds twice,
+// as STREAM does: no fma. Writers may go round the caches; their stores are visible to other threads when they return.
 #pragma once
 
 #include <cstddef>
