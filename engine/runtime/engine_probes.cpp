@@ -1,4 +1,5 @@
 // Cache content, and the parts of a step that probes time.
+#include <array>
 #include <string>
 
 #include "engine/runtime/engine_state.h"
@@ -24,6 +25,28 @@ void Engine::restore_cache(const SlotTable::Content& content) {
   s.slots_dirty = false;
 }
 
+namespace {
+
+// Distinct experts, all ids and slots in range: two items of one expert would write the same rows.
+void check_plan(const LayerPlan& plan, int experts, int64_t slots) {
+  std::array<bool, kMaxExperts> seen{};
+  const auto check_expert = [&](int expert) {
+    FT_CHECK(expert >= 0 && expert < experts);
+    FT_CHECK(!seen[static_cast<size_t>(expert)]);
+    seen[static_cast<size_t>(expert)] = true;
+  };
+  const auto check_slot = [&](const ExpertSlot& entry) { FT_CHECK(entry.slot >= 0 && entry.slot < slots); };
+  for (const ExpertSlot& hit : plan.hits) check_expert(hit.expert), check_slot(hit);
+  for (const ExpertSlot& fetch : plan.fetches) check_expert(fetch.expert), check_slot(fetch);
+  for (const int expert : plan.cpu) check_expert(expert);
+  for (const ExpertSlot& promotion : plan.promotions) {
+    FT_CHECK(promotion.expert >= 0 && promotion.expert < experts);
+    check_slot(promotion);
+  }
+}
+
+}  // namespace
+
 void Engine::run_moe_layer(const LayerPlan& plan, int tokens) {
   State& s = *state_;
   s.require_serve("running one MoE layer");
@@ -32,13 +55,7 @@ void Engine::run_moe_layer(const LayerPlan& plan, int tokens) {
   FT_CHECK(tokens >= 1 && tokens <= s.config.max_batch);
   FT_CHECK(static_cast<int64_t>(plan.hits.size() + plan.fetches.size() + plan.cpu.size()) <=
            int64_t{tokens} * expert.top_k);
-  for (const std::vector<ExpertSlot>* part : {&plan.hits, &plan.fetches, &plan.promotions}) {
-    for (const ExpertSlot& entry : *part) {
-      FT_CHECK(entry.expert >= 0 && entry.expert < expert.experts);
-      FT_CHECK(entry.slot >= 0 && entry.slot < s.slots->slots());
-    }
-  }
-  for (const int id : plan.cpu) FT_CHECK(id >= 0 && id < expert.experts);
+  check_plan(plan, expert.experts, s.slots->slots());
   s.probe_runs.clear();
   StepBatch batch;
   for (int i = 0; i < tokens; ++i) {
