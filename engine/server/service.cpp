@@ -149,7 +149,7 @@ struct Service::State {
 
 std::vector<int32_t> Service::State::prompt_ids(const CompletionRequest& request) const {
   if (request.prompt_is_ids) return request.prompt_ids;
-  if (request.endpoint == Endpoint::kCompletion) return text.tokenizer->encode(request.prompt_text, true);
+  if (request.endpoint == Endpoint::kCompletion) return text.tokenizer->encode(request.prompt_text, true, true);
   if (text.chat_template == nullptr) {
     throw Error(ErrorKind::kRequest, {"this model has no chat template", "", "", "use /v1/completions"});
   }
