@@ -1,5 +1,5 @@
-// A routing trace: refused with an Error(kUsage), or one that its own check and, independently, the schema accept, whose
-// every pick can be looked up and whose statistics are shares.
+// A routing trace: refused with an Error(kUsage), or one that its own check and, independently, the schema accept,
+// whose every pick can be looked up and whose statistics are shares.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
