@@ -1,4 +1,6 @@
 // ft-engine: serves exactly what a profile says.
+#include <spdlog/fmt/fmt.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include "engine/model/checkpoint.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
+#include "engine/program/log.h"
 #include "engine/program/serve_config.h"
 #include "engine/runtime/score.h"
 #include "engine/server/http_server.h"
@@ -55,11 +58,30 @@ Profile required_profile(const ParsedOptions& options) {
                                   "make one with: ft-tune --model " + model + " -o profile.json"});
 }
 
+// --weights and --routing, in place of the profile's. Another kind of weights is another identity, so it is refused
+// unless the user accepts that difference.
+void override_weights(const ParsedOptions& options, WeightSource& source) {
+  if (options.has("--weights")) {
+    const auto seed = options.synthetic_seed("--weights");
+    source.synthetic = seed.has_value();
+    source.synthetic_seed = seed.value_or(0);
+    if (!source.synthetic) source.routing_preset.clear();
+  }
+  if (!options.has("--routing")) return;
+  if (!source.synthetic) {
+    throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights: a checkpoint's own router "
+                                    "chooses its experts",
+                                    "", "", "leave --routing out"});
+  }
+  source.routing_preset = options.text("--routing");
+}
+
 Accepted accept_profile(const ParsedOptions& options) {
   Accepted accepted;
   accepted.profile = required_profile(options);
   accepted.config = engine_config_from_serve(accepted.profile.serve, options.optional_text("--model").value_or(""));
   EngineConfig& config = accepted.config;
+  override_weights(options, config.weights);
   if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
   accepted.family = make_family(load_model_config(config.weights.model_path));
   const HostTopology topology = detect_topology();
@@ -82,7 +104,7 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
         const int percent = static_cast<int>(100 * fraction);
         if (percent / 10 == shown / 10 && shown >= 0 && percent < 100) return;
         shown = percent;
-        std::fprintf(stderr, "%.*s: %d %%\n", static_cast<int>(stage.size()), stage.data(), percent);
+        log_info(fmt::format("{}: {} %", stage, percent));
       });
   auto engine = std::make_unique<Engine>(std::move(model), accepted.config, accepted.memory);
   const WeightSource& source = accepted.config.weights;
@@ -142,35 +164,36 @@ int run_prompt(const ParsedOptions& options, const Accepted& accepted) {
     if (interrupted()) return kExitInterrupted;
   }
   std::fputc('\n', stdout);
-  std::fprintf(stderr, "%s\n", stats_line(service.profile(), service.stats()).c_str());
+  log_info(stats_line(service.profile(), service.stats()));
   return kExitDone;
 }
 
 int run_server(const ParsedOptions& options, const Accepted& accepted) {
   HttpServer server(options.text("--host"), static_cast<int>(options.integer("--port")));
-  std::fprintf(stderr, "listening on http://%s:%d, loading\n", options.text("--host").c_str(), server.port());
+  log_info(fmt::format("listening on http://{}:{}, loading", options.text("--host"), server.port()));
   const TextModel text = load_text_model(accepted.config.weights.model_path);
-  if (!text.missing.empty()) std::fprintf(stderr, "warning: %s\n", text.missing.c_str());
+  if (!text.missing.empty()) log_warning(text.missing);
   const auto engine = load_engine(accepted);
   auto service = std::make_unique<Service>(*engine, text, served_profile(accepted));
   server.set_ready(*service);
-  std::fprintf(stderr, "ready\n");
+  log_info("ready");
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  std::fprintf(stderr, "stopping\n");
+  log_info("stopping");
   const std::string last = stats_line(service->profile(), service->stats());
   server.begin_stop();
   service->stop();
   server.stop();
-  std::fprintf(stderr, "%s\n", last.c_str());
+  log_info(last);
   return kExitDone;
 }
 
 int run(const ParsedOptions& options) {
   install_interrupt_handler();
+  start_log(options.text("--log-level"));
   check_modes(options);
   const Accepted accepted = accept_profile(options);
   const MemoryPlan plan = plan_memory(accepted.family->geometry(), accepted.formats, accepted.config, accepted.memory);
-  std::fputs(decision_text(accepted.profile).c_str(), stderr);
+  log_info(decision_text(accepted.profile));
   if (options.flag("--dry-run")) {
     std::fputs(memory_plan_text(plan, accepted.config).c_str(), stdout);
     return kExitDone;
