@@ -3,6 +3,7 @@
 
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
+#include "tuner/preflight.h"
 #include "tuner/report.h"
 #include "tuner/session.h"
 
