@@ -26,10 +26,20 @@ SplitTable share_of_misses(int size, int numerator, int denominator) {
   return table;
 }
 
+bool leaves_room_for_slots(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                           const MemoryInputs& memory) {
+  try {
+    const SlotBounds bounds = slot_bounds(geometry, formats, config, memory);
+    return bounds.max >= bounds.min;
+  } catch (const Error&) {  // not even the fixed pools fit
+    return false;
+  }
+}
+
 }  // namespace
 
 EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGeometry& geometry,
-                               const CpuBudget& cpus) {
+                               const ModelFormats& formats, const CpuBudget& cpus, const MemoryInputs& memory) {
   EngineConfig base;
   base.weights = options.weights;
   base.pinning = cpus.pinning;
@@ -46,7 +56,12 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
                                     .action = {},
                                     .path = "--context"});
   }
-  base.max_context = std::min(geometry.max_positions, std::max(longest + kDecodeRoom, options.served_context));
+  const int64_t least_context = std::min(geometry.max_positions, longest + kDecodeRoom);
+  base.max_context = std::clamp(options.served_context, least_context, geometry.max_positions);
+  // A context that nobody asked for must not be what does not fit.
+  while (base.max_context > least_context && !leaves_room_for_slots(geometry, formats, base, memory)) {
+    base.max_context = std::max(least_context, base.max_context / 2);
+  }
   return base;
 }
 
@@ -70,47 +85,61 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
     if (cpus_.usable_cores > 1) context_.thread_counts.push_back(1);
   }
   context_.budget.seconds = options.budget_seconds;
+  context_.interrupted = options.interrupted;
   context_.memory_inputs = probe_memory_inputs(options, memory_);
   if (options.weights.model_path.empty()) return;
-  load_model(options);
-  get_trace(options);
+  std::shared_ptr<const Family> family = make_family(load_model_config(options.weights.model_path));
+  plan_model(*family, options);
+  const auto prompts = read_prompts(family->geometry(), options);
+  load_model(std::move(family), options);
+  if (context_.trace == nullptr) record_routing(prompts);
   if (options.add_candidates) add_candidates();
 }
 
-void ProbeSession::load_model(const ProbeSessionOptions& options) {
-  std::shared_ptr<const Family> family = make_family(load_model_config(options.weights.model_path));
-  context_.base = probe_base_config(options, family->geometry(), cpus_);
-  // What needs least: when even that does not fit, say so before minutes of loading.
+void ProbeSession::plan_model(const Family& family, const ProbeSessionOptions& options) {
+  const ModelFormats formats = inspect_formats(family, options.weights);
+  context_.base = probe_base_config(options, family.geometry(), formats, cpus_, context_.memory_inputs);
+  // What needs least: when even that does not fit, nothing does.
   EngineConfig least = context_.base;
   least.strategy = Strategy::kCpu;
-  plan_memory(family->geometry(), inspect_formats(*family, options.weights), least, context_.memory_inputs);
+  plan_memory(family.geometry(), formats, least, context_.memory_inputs);
+}
+
+std::vector<std::vector<int32_t>> ProbeSession::read_prompts(const ModelGeometry& geometry,
+                                                             const ProbeSessionOptions& options) {
+  const std::string tokenizer_path = options.weights.model_path + "/tokenizer.json";
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (std::filesystem::exists(tokenizer_path)) tokenizer = Tokenizer::load(tokenizer_path);
+  auto prompts = prompt_ids(tokenizer.get(), geometry.vocab, 1);
+  context_.text_ids = joined(prompts);
+  if (options.weights.synthetic) {
+    const std::string& routing = options.weights.routing_preset;
+    context_.trace = std::make_shared<RoutingTrace>(synthetic_routing(
+        routing.empty() ? std::string(kDefaultPreset) : routing, static_cast<int>(geometry.moe_layers.size()),
+        geometry.expert.experts, geometry.expert.top_k, kTraceTokens, options.weights.synthetic_seed));
+  }
+  return prompts;
+}
+
+void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options) {
   WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
   context_.model.weights = load_weights(*family, options.weights, pool, options.progress);
   context_.model.family = std::move(family);
 }
 
-void ProbeSession::get_trace(const ProbeSessionOptions& options) {
-  const ModelGeometry& geometry = context_.model.weights->geometry;
-  const std::string tokenizer_path = options.weights.model_path + "/tokenizer.json";
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (std::filesystem::exists(tokenizer_path)) tokenizer = Tokenizer::load(tokenizer_path);
-  const auto sequences = prompt_ids(tokenizer.get(), geometry.vocab, 1);
-  context_.text_ids = joined(sequences);
-  if (options.weights.synthetic) {
-    const std::string preset =
-        options.weights.routing_preset.empty() ? std::string(kDefaultPreset) : options.weights.routing_preset;
-    const bool is_file = find_routing_preset(preset) == nullptr && std::filesystem::exists(preset);
-    context_.trace = std::make_shared<RoutingTrace>(
-        is_file ? read_routing_trace(preset)
-                : generate_trace(preset, static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts,
-                                 geometry.expert.top_k, kTraceTokens, options.weights.synthetic_seed));
-    return;
-  }
+void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& prompts) {
   const std::unique_ptr<Engine> engine = make_probe_engine(context_, context_.base.threads);
   RecordOptions record;
   record.max_tokens = kTraceTokens;
   record.seconds = context_.budget.seconds;
-  context_.trace = std::make_shared<RoutingTrace>(record_trace(*engine, sequences, record));
+  record.interrupted = context_.interrupted;
+  const auto stopped = [this] { return context_.interrupted && context_.interrupted(); };
+  try {
+    context_.trace = std::make_shared<RoutingTrace>(record_trace(*engine, prompts, record));
+  } catch (const Error&) {
+    if (!stopped()) throw;
+  }
+  if (stopped()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted before anything was measured"});
 }
 
 void ProbeSession::add_candidates() {

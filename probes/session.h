@@ -2,6 +2,7 @@
 // ProbeContext points to.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,16 +19,17 @@ struct ProbeSessionOptions {
   std::vector<int64_t> contexts;  // empty: 128
   std::vector<int> batches;       // empty: 1
   double budget_seconds = 5;      // of each probe
-  int64_t served_context = 0;     // least context that the engines can hold, beside what `contexts` need
+  int64_t served_context = 0;     // context that the engines shall hold beside what `contexts` need, if memory allows
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
-  bool add_candidates = true;  // the four strategies as they are, for `decode` without a tuner
-  ProgressFn progress;         // of loading
+  bool add_candidates = true;         // the four strategies as they are, for `decode` without a tuner
+  ProgressFn progress;                // of loading; may throw to end it
+  std::function<bool()> interrupted;  // asked while routing is recorded and by the probes
 };
 
 // What every engine of a session shares, and what the machine offers it: pure, for a dry run too. Throws Error(kUsage)
 // when a context is longer than the model's.
 EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGeometry& geometry,
-                               const CpuBudget& cpus);
+                               const ModelFormats& formats, const CpuBudget& cpus, const MemoryInputs& memory);
 MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget);
 
 class ProbeSession {
@@ -39,8 +41,11 @@ class ProbeSession {
   ProbeContext& context() { return context_; }
 
  private:
-  void load_model(const ProbeSessionOptions& options);
-  void get_trace(const ProbeSessionOptions& options);
+  // In this order: what can be refused without the weights is refused before minutes of loading them.
+  void plan_model(const Family& family, const ProbeSessionOptions& options);
+  std::vector<std::vector<int32_t>> read_prompts(const ModelGeometry& geometry, const ProbeSessionOptions& options);
+  void load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options);
+  void record_routing(const std::vector<std::vector<int32_t>>& prompts);
   void add_candidates();
 
   HostTopology topology_;

@@ -94,12 +94,6 @@ constexpr OptionSpec kTuneOptions[] = {
     {.name = "--dry-run",
      .kind = OptionKind::kFlag,
      .help = "Prints the memory plan, the probes and the candidates, and measures nothing."},
-    {.name = "--log-level",
-     .kind = OptionKind::kChoice,
-     .value_name = "LEVEL",
-     .default_text = "info",
-     .choices = "debug|info|warning|error",
-     .help = "Least severe messages that are shown on stderr."},
 };
 
 constexpr OptionSpec kEngineOptions[] = {
@@ -170,12 +164,6 @@ constexpr OptionSpec kEngineOptions[] = {
      .low = kMinMemoryLimitBytes,
      .high = kMaxMemoryLimitBytes,
      .help = "Host memory to use at most. Without it: what is available within the cgroup's limit."},
-    {.name = "--log-level",
-     .kind = OptionKind::kChoice,
-     .value_name = "LEVEL",
-     .default_text = "info",
-     .choices = "debug|info|warning|error",
-     .help = "Least severe messages that are shown on stderr."},
 };
 
 }  // namespace

@@ -57,6 +57,7 @@ bool interrupted() { return interrupt_flag.load(std::memory_order_relaxed); }
 
 int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
                 int (*body)(const ParsedOptions&)) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit is an error to report, not a death
   int code = kExitFailed;
   try {
     const ParseResult parsed = parse_command_line(program, build, argc, argv);

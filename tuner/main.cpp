@@ -4,6 +4,7 @@
 #include "engine/program/log.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
+#include "tuner/preflight.h"
 #include "tuner/report.h"
 #include "tuner/session.h"
 

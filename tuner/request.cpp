@@ -1,11 +1,12 @@
 #include "tuner/request.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/experts/routing_trace.h"
+#include "engine/text/utf8.h"
 #include "kernels/base/error.h"
+#include "kernels/base/json.h"
 
 namespace ft {
 namespace {
@@ -19,43 +20,51 @@ void check_device(const std::string& device) {
                                   .path = "--device"});
 }
 
-// A tuning takes minutes: find out now whether its result can be written.
+// A tuning takes minutes: find out now whether its results can be written.
 void check_output(const std::string& output) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::absolute(output).parent_path();
-  std::error_code ignored;
-  std::string why;
-  if (fs::is_directory(output, ignored)) why = "it is a folder";
-  if (!fs::is_directory(folder, ignored)) why = "folder " + folder.string() + " does not exist";
-  if (why.empty() && access(folder.c_str(), W_OK) != 0) why = "no permission to write in " + folder.string();
-  if (why.empty()) return;
-  throw Error(ErrorKind::kUsage, {.what = "the profile cannot be written (" + why + ")",
-                                  .value = output,
-                                  .allowed = "a file in a folder that can be written",
-                                  .action = "choose another with -o",
-                                  .path = "--output"});
+  for (const std::string& path : {output, samples_path(output)}) {
+    try {
+      check_writable(path);
+    } catch (const Error& error) {
+      ErrorParts parts = error.parts();
+      parts.what = "--output refused, " + parts.what;
+      throw Error(ErrorKind::kUsage, std::move(parts));
+    }
+  }
 }
 
-void check_pins(const TuneRequest& request) {
-  if (request.strategy != Strategy::kResident || !request.slots) return;
-  if (request.slots->percent == 100.0) return;
-  throw Error(ErrorKind::kUsage, {.what = "resident keeps every expert in a slot",
-                                  .value = request.slots->count ? std::to_string(*request.slots->count)
-                                                                : std::to_string(*request.slots->percent) + "%",
-                                  .allowed = "100% with --strategy resident",
-                                  .action = "leave --slots out",
-                                  .path = "--slots"});
+// They go into the profile, which is JSON.
+void check_utf8(const char* option, const std::string& path) {
+  const size_t valid = valid_utf8_bytes(path);
+  if (valid == path.size()) return;
+  throw Error(ErrorKind::kUsage, {.what = "path that is not UTF-8 from byte " + std::to_string(valid),
+                                  .value = replace_invalid_utf8(path),
+                                  .allowed = "paths in UTF-8, as the profile names them",
+                                  .path = option});
+}
+
+// The profile may be served from another folder, so a trace is named by its whole path.
+std::string routing_source(const std::string& preset_or_path) {
+  std::error_code ignored;
+  if (find_routing_preset(preset_or_path) != nullptr || !std::filesystem::exists(preset_or_path, ignored)) {
+    return preset_or_path;
+  }
+  return std::filesystem::absolute(preset_or_path).lexically_normal().string();
 }
 
 }  // namespace
 
+std::string samples_path(const std::string& output) { return output + ".samples.json"; }
+
 TuneRequest parse_tune_request(const ParsedOptions& options) {
   TuneRequest request;
   request.weights.model_path = std::filesystem::absolute(options.text("--model")).lexically_normal().string();
+  check_utf8("--model", request.weights.model_path);
   if (const auto seed = options.synthetic_seed("--weights")) {
     request.weights.synthetic = true;
     request.weights.synthetic_seed = *seed;
-    request.weights.routing_preset = options.optional_text("--routing").value_or("qwen3-30b");
+    request.weights.routing_preset = routing_source(options.optional_text("--routing").value_or("qwen3-30b"));
+    check_utf8("--routing", request.weights.routing_preset);
   } else if (options.has("--routing")) {
     throw Error(ErrorKind::kUsage, {.what = "--routing has an effect only with synthetic weights: a checkpoint's own "
                                             "router chooses its experts",
@@ -79,7 +88,6 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   }
   check_device(options.text("--device"));
   check_output(request.output);
-  check_pins(request);
   return request;
 }
 

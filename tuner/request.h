@@ -29,4 +29,7 @@ struct TuneRequest {
 // there or cannot be written.
 TuneRequest parse_tune_request(const ParsedOptions& options);
 
+// Where an interrupted run keeps its samples: beside the profile that it did not write.
+std::string samples_path(const std::string& output);
+
 }  // namespace ft

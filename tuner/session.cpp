@@ -8,9 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "engine/model/checkpoint.h"
-#include "engine/program/banner.h"
-#include "engine/program/identity.h"
 #include "engine/program/log.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -20,17 +17,13 @@
 #include "tuner/decide.h"
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
+#include "tuner/preflight.h"
 
 namespace ft {
 namespace {
 
 constexpr uint64_t kFitSeed = 7;
-constexpr int64_t kDefaultContexts[] = {128, 1024};
-constexpr int64_t kDefaultBatches[] = {1, 8};
-constexpr int64_t kDefaultServedContext =
-    4096;                                   // without --context: what a chat needs, when the model and memory allow
-constexpr double kSmallBudgetSeconds = 15;  // below it only all usable cores are measured
-constexpr double kWarmSteps = 0.25;         // of a trace: they fill the replayed cache and are not counted
+constexpr double kWarmSteps = 0.25;  // of a trace: they fill the replayed cache and are not counted
 
 // Shares of the budget; what a probe leaves over goes to the ones after it.
 struct Share {
@@ -73,72 +66,21 @@ class Progress {
   double began_ = 0;
 };
 
-std::vector<int> thread_counts(const TuneRequest& request, const CpuBudget& cpus) {
-  if (request.threads) {
-    if (*request.threads > cpus.usable_cores) {
-      throw Error(ErrorKind::kUsage, {.what = "more threads than usable cores",
-                                      .value = std::to_string(*request.threads),
-                                      .allowed = "1 to " + std::to_string(cpus.usable_cores),
-                                      .action = "raise the affinity or the CPU quota",
-                                      .path = "--threads"});
-    }
-    return {*request.threads};
-  }
-  // All cores, one left to the system, half: more is measured by the sweep of a larger budget than a decision needs.
-  std::set<int> counts = {cpus.usable_cores};
-  if (request.budget_seconds > kSmallBudgetSeconds) {
-    counts.insert(std::max(1, cpus.usable_cores - 1));
-    counts.insert(std::max(1, cpus.usable_cores / 2));
-  }
-  return {counts.rbegin(), counts.rend()};
-}
-
-std::vector<int64_t> bounded(const std::vector<int64_t>& asked, std::span<const int64_t> defaults, int64_t bound) {
-  if (!asked.empty()) return asked;
-  std::set<int64_t> values;
-  for (const int64_t value : defaults) values.insert(std::min(value, bound));
-  return {values.begin(), values.end()};
-}
-
-ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeometry& geometry, Progress& progress) {
-  ProbeSessionOptions options;
-  options.weights = request.weights;
-  options.contexts = bounded(request.contexts, kDefaultContexts, geometry.max_positions);
-  for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch))
-    options.batches.push_back(static_cast<int>(batch));
-  if (request.contexts.empty()) options.served_context = std::min(geometry.max_positions, kDefaultServedContext);
-  options.budget_seconds = std::min(request.budget_seconds / 10, 10.0);
-  options.device_memory_limit_bytes = request.device_memory_limit_bytes;
-  options.host_memory_limit_bytes = request.host_memory_limit_bytes;
-  options.add_candidates = false;
-  options.progress = [&progress](std::string_view stage, double fraction) { progress.load(stage, fraction); };
-  const CpuBudget cpus = detect_cpu_budget(detect_topology());
-  options.threads = thread_counts(request, cpus);
-  return options;
-}
-
-std::optional<int64_t> pinned_slots(const TuneRequest& request, const ModelGeometry& geometry) {
-  if (!request.slots) return std::nullopt;
-  if (request.slots->count) return request.slots->count;
-  return static_cast<int64_t>(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
-}
-
 class Tuning {
  public:
   explicit Tuning(const TuneRequest& request)
       : request_(request),
         progress_(request.budget_seconds),
-        family_(make_family(load_model_config(request.weights.model_path))),
-        session_(session_options(request, family_->geometry(), progress_)) {
-    context().interrupted = interrupted;
-    record_.identity = {collect_host_identity(*context().topology, *context().cpus), collect_build_identity(),
-                        collect_model_identity(*family_, request.weights)};
+        preflight_(make_preflight(request)),
+        earlier_(request.resume ? earlier_samples() : std::nullopt),
+        session_(session_options()) {
+    record_.identity = preflight_.identity;
     record_.conditions = conditions();
     throttled_at_start_ = throttled_usec();
   }
 
   Profile run() {
-    if (request_.resume) resume();
+    if (earlier_) resume(*earlier_);
     progress_.start();
     for (const auto& probe : make_probes()) {
       if (probe->id() != "decode") run_probe(*probe);
@@ -181,17 +123,42 @@ class Tuning {
     return c;
   }
 
-  void resume() {
+  ProbeSessionOptions session_options() {
+    ProbeSessionOptions options = preflight_.options;
+    options.interrupted = interrupted;
+    options.progress = [this](std::string_view stage, double fraction) {
+      progress_.load(stage, fraction);
+      if (!interrupted()) return;
+      throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading, nothing was measured"});
+    };
+    return options;
+  }
+
+  // Read before the model is loaded: it may be refused.
+  std::optional<SampleRecord> earlier_samples() const {
     const std::string path = samples_path(request_.output);
     SampleRecord earlier = read_samples(path);
-    require_identity(earlier.identity, record_.identity, {});
-    if (earlier.conditions.contexts != record_.conditions.contexts ||
-        earlier.conditions.batches != record_.conditions.batches ||
-        earlier.conditions.device_memory_limit_bytes != record_.conditions.device_memory_limit_bytes) {
-      throw Error(ErrorKind::kUsage, {.what = "the samples are of a run with other --context, --batch or --vram-limit",
-                                      .action = "give the same options, or leave --resume out",
-                                      .path = path});
+    require_identity(earlier.identity, preflight_.identity, {});
+    const ProbeSessionOptions& now = preflight_.options;
+    const Conditions& then = earlier.conditions;
+    const auto threads = [](const std::vector<std::string>& forced) {
+      const auto at =
+          std::find_if(forced.begin(), forced.end(), [](const auto& f) { return f.starts_with("--threads"); });
+      return at == forced.end() ? std::string() : *at;
+    };
+    if (then.contexts == now.contexts &&
+        std::equal(then.batches.begin(), then.batches.end(), now.batches.begin(), now.batches.end()) &&
+        then.device_memory_limit_bytes == now.device_memory_limit_bytes &&
+        threads(then.forced) == threads(request_.forced)) {
+      return earlier;
     }
+    throw Error(ErrorKind::kUsage,
+                {.what = "the samples are of a run with other --context, --batch, --vram-limit or --threads",
+                 .action = "give the same options, or leave --resume out",
+                 .path = path});
+  }
+
+  void resume(SampleRecord& earlier) {
     std::set<std::string> broken;  // a probe that was cut off runs again as a whole
     for (const Measurement& m : earlier.measurements) {
       if (m.stop_reason == "interrupted") broken.insert(m.probe);
@@ -238,6 +205,9 @@ class Tuning {
 
   void stop_if_interrupted() {
     if (!interrupted()) return;
+    if (record_.measurements.empty()) {
+      throw Error(ErrorKind::kInterrupted, {.what = "interrupted before anything was measured"});
+    }
     const std::string path = samples_path(request_.output);
     record_.conditions.spent_seconds = progress_.spent();
     write_samples(path, record_);
@@ -261,7 +231,7 @@ class Tuning {
     const int64_t shortest = input.sequences.back().front().tokens;
     input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
     input.strategy = request_.strategy;
-    input.slots = pinned_slots(request_, weights().geometry);
+    input.slots = preflight_.slots;
     input.threads = request_.threads;
     return input;
   }
@@ -332,7 +302,8 @@ class Tuning {
 
   const TuneRequest& request_;
   Progress progress_;
-  std::shared_ptr<const Family> family_;
+  Preflight preflight_;
+  std::optional<SampleRecord> earlier_;
   ProbeSession session_;
   SampleRecord record_;
   std::set<std::string> done_;
@@ -341,40 +312,6 @@ class Tuning {
 
 }  // namespace
 
-std::string samples_path(const std::string& output) { return output + ".samples.json"; }
-
 Profile tune(const TuneRequest& request) { return Tuning(request).run(); }
-
-std::string tune_dry_run(const TuneRequest& request) {
-  const auto family = make_family(load_model_config(request.weights.model_path));
-  const ModelGeometry& geometry = family->geometry();
-  const ModelFormats formats = inspect_formats(*family, request.weights);
-  const CpuBudget cpus = detect_cpu_budget(detect_topology());
-  Progress silent(request.budget_seconds);
-  const ProbeSessionOptions options = session_options(request, geometry, silent);
-  EngineConfig config = probe_base_config(options, geometry, cpus);
-  const MemoryInputs memory = probe_memory_inputs(options, detect_memory_budget());
-  const SlotBounds bounds = slot_bounds(geometry, formats, config, memory);
-  config.slots = std::min(pinned_slots(request, geometry).value_or(bounds.max), bounds.max);
-  config.strategy =
-      request.strategy.value_or(config.slots == geometry.total_experts() ? Strategy::kResident : Strategy::kOffload);
-  std::string text = fmt::format("model: {}, {} MoE layers x {} experts, top {}; experts {}, dense {}\n",
-                                 geometry.family, geometry.moe_layers.size(), geometry.expert.experts,
-                                 geometry.expert.top_k, formats.experts, formats.dense);
-  text += memory_plan_text(plan_memory(geometry, formats, config, memory), config);
-  text += "threads to try:";
-  for (const int threads : options.threads) text += fmt::format(" {}", threads);
-  text += "\nprobes:";
-  for (const auto& probe : make_probes()) text += fmt::format("\n  {:<14} {}", probe->id(), probe->measures());
-  text += "\nslots:";
-  for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
-    if (request.strategy && *request.strategy != strategy) continue;
-    const bool fits = strategy != Strategy::kResident || bounds.max == geometry.total_experts();
-    text += fmt::format("\n  {:<9} {}", strategy_name(strategy),
-                        strategy == Strategy::kResident ? (fits ? "all experts" : "does not fit")
-                                                        : fmt::format("{} to {}", bounds.min, bounds.max));
-  }
-  return text + "\n";
-}
 
 }  // namespace ft

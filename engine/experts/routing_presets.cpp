@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "engine/engine_config.h"
@@ -105,6 +106,29 @@ RoutingTrace generate_trace(std::string_view preset, int layers, int experts, in
   trace.tokens = tokens;
   trace.ids.resize(static_cast<size_t>(tokens * layers * top_k));
   for (int layer = 0; layer < layers; ++layer) generate_layer(*found, layer, seed, sequence, trace);
+  return trace;
+}
+
+RoutingTrace synthetic_routing(const std::string& preset_or_path, int layers, int experts, int top_k, int64_t tokens,
+                               uint64_t seed) {
+  std::error_code ignored;
+  const bool is_file =
+      find_routing_preset(preset_or_path) == nullptr && std::filesystem::exists(preset_or_path, ignored);
+  if (!is_file) {  // neither: the generator's error lists the presets
+    const int64_t most = kMaxTracePicks / std::max<int64_t>(1, int64_t{layers} * top_k);
+    return generate_trace(preset_or_path, layers, experts, top_k, std::min(tokens, most), seed);
+  }
+  RoutingTrace trace = read_routing_trace(preset_or_path);
+  if (trace.layers != layers || trace.experts != experts || trace.top_k != top_k) {
+    const auto shape = [](int l, int e, int k) {
+      return std::to_string(l) + " MoE layers, " + std::to_string(e) + " experts, top " + std::to_string(k);
+    };
+    throw Error(ErrorKind::kUsage, {.what = "the routing trace is of another model",
+                                    .value = shape(trace.layers, trace.experts, trace.top_k),
+                                    .allowed = shape(layers, experts, top_k),
+                                    .action = "record a trace with this model, or name a preset",
+                                    .path = preset_or_path});
+  }
   return trace;
 }
 

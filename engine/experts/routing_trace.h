@@ -61,4 +61,10 @@ const RoutingPreset* find_routing_preset(std::string_view name);  // null when t
 RoutingTrace generate_trace(std::string_view preset, int layers, int experts, int top_k, int64_t tokens, uint64_t seed,
                             uint64_t sequence = 0);
 
+// Expert choices for synthetic weights: a preset's name, generated with at most `tokens` tokens (fewer when the trace
+// would be over kMaxTracePicks), or else the path of a recorded trace, which must fit the geometry. Throws
+// Error(kUsage) listing the presets when it is neither, and naming both geometries when the trace is of another model.
+RoutingTrace synthetic_routing(const std::string& preset_or_path, int layers, int experts, int top_k, int64_t tokens,
+                               uint64_t seed);
+
 }  // namespace ft

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/experts/routing_trace.h"
 #include "engine/model/checkpoint.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
@@ -16,7 +17,9 @@
 #include "engine/server/http_server.h"
 #include "engine/server/metrics.h"
 #include "engine/server/service.h"
+#include "engine/text/utf8.h"
 #include "kernels/base/error.h"
+#include "kernels/base/json.h"
 #include "kernels/host/worker_pool.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
@@ -31,7 +34,11 @@ struct Accepted {
   MemoryInputs memory;
   std::shared_ptr<const Family> family;
   ModelFormats formats;
+  MemoryPlan plan;
+  std::shared_ptr<const RoutingTrace> routing;  // null with a checkpoint: its own router chooses
 };
+
+constexpr int64_t kSyntheticTraceTokens = 2048;  // then it repeats
 
 void check_modes(const ParsedOptions& options) {
   const bool score = options.has("--score");
@@ -58,22 +65,23 @@ Profile required_profile(const ParsedOptions& options) {
                                   "make one with: ft-tune --model " + model + " -o profile.json"});
 }
 
-// --weights and --routing, in place of the profile's. Another kind of weights is another identity, so it is refused
-// unless the user accepts that difference.
-void override_weights(const ParsedOptions& options, WeightSource& source) {
+// --weights, --routing and --host-memory in place of what the profile says.
+void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
+  WeightSource& weights = config.weights;
   if (options.has("--weights")) {
     const auto seed = options.synthetic_seed("--weights");
-    source.synthetic = seed.has_value();
-    source.synthetic_seed = seed.value_or(0);
-    if (!source.synthetic) source.routing_preset.clear();
+    weights.synthetic = seed.has_value();
+    weights.synthetic_seed = seed.value_or(0);
+    if (!seed) weights.routing_preset.clear();
   }
-  if (!options.has("--routing")) return;
-  if (!source.synthetic) {
-    throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights: a checkpoint's own router "
-                                    "chooses its experts",
-                                    "", "", "leave --routing out"});
+  if (options.has("--routing")) {
+    if (!weights.synthetic) {
+      throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights", "", "", "leave it out"});
+    }
+    weights.routing_preset = options.text("--routing");
   }
-  source.routing_preset = options.text("--routing");
+  config.host_memory_limit_bytes = options.optional_integer("--host-memory");
+  if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
 }
 
 Accepted accept_profile(const ParsedOptions& options) {
@@ -81,8 +89,7 @@ Accepted accept_profile(const ParsedOptions& options) {
   accepted.profile = required_profile(options);
   accepted.config = engine_config_from_serve(accepted.profile.serve, options.optional_text("--model").value_or(""));
   EngineConfig& config = accepted.config;
-  override_weights(options, config.weights);
-  if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
+  apply_overrides(options, config);
   accepted.family = make_family(load_model_config(config.weights.model_path));
   const HostTopology topology = detect_topology();
   const CpuBudget cpus = detect_cpu_budget(topology);
@@ -91,6 +98,14 @@ Accepted accept_profile(const ParsedOptions& options) {
   require_identity(accepted.profile.identity, machine, options.texts("--accept-mismatch"));
   accepted.formats = inspect_formats(*accepted.family, config.weights);
   accepted.memory = memory_inputs(config, detect_memory_budget());
+  const ModelGeometry& geometry = accepted.family->geometry();
+  accepted.plan = check_serve_fits(geometry, accepted.formats, config, accepted.memory, cpus);
+  const WeightSource& source = config.weights;
+  if (source.synthetic && !source.routing_preset.empty()) {
+    accepted.routing = std::make_shared<RoutingTrace>(
+        synthetic_routing(source.routing_preset, static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts,
+                          geometry.expert.top_k, kSyntheticTraceTokens, source.synthetic_seed));
+  }
   return accepted;
 }
 
@@ -101,17 +116,14 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   int shown = -1;
   model.weights =
       load_weights(*accepted.family, accepted.config.weights, pool, [&shown](std::string_view stage, double fraction) {
+        if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading"});
         const int percent = static_cast<int>(100 * fraction);
         if (percent / 10 == shown / 10 && shown >= 0 && percent < 100) return;
         shown = percent;
         log_info(fmt::format("{}: {} %", stage, percent));
       });
   auto engine = std::make_unique<Engine>(std::move(model), accepted.config, accepted.memory);
-  const WeightSource& source = accepted.config.weights;
-  if (source.synthetic && !source.routing_preset.empty()) {
-    engine->set_routing(std::make_shared<RoutingTrace>(
-        routing_for(source.routing_preset, accepted.family->geometry(), source.synthetic_seed)));
-  }
+  if (accepted.routing != nullptr) engine->set_routing(accepted.routing);
   return engine;
 }
 
@@ -135,18 +147,24 @@ int run_score(const ParsedOptions& options, const Accepted& accepted) {
   const ModelGeometry& geometry = accepted.family->geometry();
   const ScoreInput input =
       parse_score_input(json, geometry.vocab, accepted.config.max_context, accepted.config.max_batch);
+  const std::string output = options.text("--output");
+  check_writable(output);
   const auto engine = load_engine(accepted);
-  write_score(options.text("--output"), score(*engine, input), geometry.vocab);
+  write_score(output, score(*engine, input, interrupted), geometry.vocab);
   return kExitDone;
 }
 
 int run_prompt(const ParsedOptions& options, const Accepted& accepted) {
   const TextModel text = load_text_model(accepted.config.weights.model_path);
   if (!text.missing.empty()) throw Error(ErrorKind::kFailed, {text.missing});
+  const std::string prompt = options.text("--prompt");
+  if (const size_t valid = valid_utf8_bytes(prompt); valid != prompt.size()) {
+    throw Error(ErrorKind::kUsage, {"text that is not UTF-8 from byte " + std::to_string(valid),
+                                    replace_invalid_utf8(prompt), "text in UTF-8", "", "--prompt"});
+  }
   const auto engine = load_engine(accepted);
   Service service(*engine, text, served_profile(accepted));
   OrderedJson body;
-  const std::string prompt = options.text("--prompt");
   const Endpoint endpoint = service.has_chat_template() ? Endpoint::kChat : Endpoint::kCompletion;
   if (endpoint == Endpoint::kChat) {
     body["messages"] = OrderedJson::array({{{"role", "user"}, {"content", prompt}}});
@@ -168,7 +186,8 @@ int run_prompt(const ParsedOptions& options, const Accepted& accepted) {
   return kExitDone;
 }
 
-int run_server(const ParsedOptions& options, const Accepted& accepted) {
+// Whoever stops a server, loaded or not, gets what was asked for.
+int run_server(const ParsedOptions& options, const Accepted& accepted) try {
   HttpServer server(options.text("--host"), static_cast<int>(options.integer("--port")));
   log_info(fmt::format("listening on http://{}:{}, loading", options.text("--host"), server.port()));
   const TextModel text = load_text_model(accepted.config.weights.model_path);
@@ -185,6 +204,10 @@ int run_server(const ParsedOptions& options, const Accepted& accepted) {
   server.stop();
   log_info(last);
   return kExitDone;
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::kInterrupted) throw;
+  log_info(fmt::format("stopped: {}", error.what()));
+  return kExitDone;
 }
 
 int run(const ParsedOptions& options) {
@@ -192,10 +215,9 @@ int run(const ParsedOptions& options) {
   start_log(options.text("--log-level"));
   check_modes(options);
   const Accepted accepted = accept_profile(options);
-  const MemoryPlan plan = plan_memory(accepted.family->geometry(), accepted.formats, accepted.config, accepted.memory);
   log_info(decision_text(accepted.profile));
   if (options.flag("--dry-run")) {
-    std::fputs(memory_plan_text(plan, accepted.config).c_str(), stdout);
+    std::fputs(memory_plan_text(accepted.plan, accepted.config).c_str(), stdout);
     return kExitDone;
   }
   if (options.has("--score")) return run_score(options, accepted);

@@ -1,7 +1,9 @@
 #include "engine/program/serve_config.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "engine/runtime/engine_state.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -11,9 +13,37 @@ Strategy required_strategy(const Serve& serve) {
   const auto strategy = strategy_by_name(serve.strategy);
   if (!strategy) {
     throw Error(ErrorKind::kUsage, {"profile refused", serve.strategy, "resident, offload, cpu or hybrid",
-                                    "tune again with this version", "/serve/strategy"});
+                                    "tune again with this version", "$.serve.strategy"});
   }
   return *strategy;
+}
+
+void check_cpus(const EngineConfig& config, const CpuBudget& cpus) {
+  const auto refuse = [](std::string path, int value, std::string allowed) {
+    throw Error(ErrorKind::kUsage, {"profile refused, value refused", std::to_string(value), std::move(allowed),
+                                    "run ft-tune with the CPUs that this process has now", std::move(path)});
+  };
+  if (config.threads > cpus.usable_cores) {
+    refuse("$.serve.threads", config.threads, "1 to " + std::to_string(cpus.usable_cores) + ", the usable cores");
+  }
+  for (size_t i = 0; i < config.pinning.size(); ++i) {
+    if (std::find(cpus.pinning.begin(), cpus.pinning.end(), config.pinning[i]) != cpus.pinning.end()) continue;
+    std::string usable;
+    for (const int cpu : cpus.pinning) usable += (usable.empty() ? "" : ", ") + std::to_string(cpu);
+    refuse("$.serve.pinning[" + std::to_string(i) + "]", config.pinning[i], "CPUs of this process: " + usable);
+  }
+}
+
+// The engine's checks name its own settings and the tuner's options; here every one of them came from the profile.
+std::string path_in_profile(const std::string& path) {
+  constexpr std::pair<std::string_view, std::string_view> kOptions[] = {{"--slots", "$.serve.slots"},
+                                                                        {"--context", "$.serve.max_context"},
+                                                                        {"--batch", "$.serve.max_batch"},
+                                                                        {"--threads", "$.serve.threads"}};
+  for (const auto& [option, field] : kOptions) {
+    if (path == option) return std::string(field);
+  }
+  return "$.serve." + path;
 }
 
 }  // namespace
@@ -21,13 +51,13 @@ Strategy required_strategy(const Serve& serve) {
 EngineConfig engine_config_from_serve(const Serve& serve, const std::string& model_path) {
   if (serve.device != device_name(Device::kHost)) {
     throw Error(ErrorKind::kUsage, {"profile refused", serve.device, "host: this build has no other device",
-                                    "tune with --device host", "/serve/device"});
+                                    "tune with --device host", "$.serve.device"});
   }
   EngineConfig config;
   config.weights.model_path = model_path.empty() ? serve.model_path : model_path;
   if (config.weights.model_path.empty()) {
     throw Error(ErrorKind::kUsage,
-                {"the profile names no model folder", "", "", "name it with --model DIR", "/serve/model_path"});
+                {"the profile names no model folder", "", "", "name it with --model DIR", "$.serve.model_path"});
   }
   config.weights.synthetic = serve.synthetic_seed.has_value();
   config.weights.synthetic_seed = serve.synthetic_seed.value_or(0);
@@ -46,6 +76,25 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
   return config;
 }
 
+MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                            const MemoryInputs& memory, const CpuBudget& cpus) {
+  check_cpus(config, cpus);
+  try {
+    check_engine_config(geometry, config);
+    return plan_memory(geometry, formats, config, memory);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    if (error.kind() == ErrorKind::kUsage) {
+      parts.what = "profile refused, " + parts.what;
+      parts.path = path_in_profile(parts.path);
+      parts.action = "tune again";
+    } else {
+      parts.action = "raise --host-memory, free memory, or tune again for less of it";
+    }
+    throw Error(error.kind(), std::move(parts));
+  }
+}
+
 MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget) {
   MemoryInputs inputs;
   inputs.device = config.device;
@@ -54,30 +103,6 @@ MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budge
   inputs.device_memory_bytes =
       std::min(inputs.host_memory_bytes, config.device_memory_limit_bytes.value_or(inputs.host_memory_bytes));
   return inputs;
-}
-
-RoutingTrace routing_for(const std::string& preset_or_path, const ModelGeometry& geometry, uint64_t seed) {
-  const int layers = static_cast<int>(geometry.moe_layers.size());
-  for (const RoutingPreset& preset : routing_presets()) {
-    if (preset.name == preset_or_path) {
-      return generate_trace(preset.name, layers, geometry.expert.experts, geometry.expert.top_k, kSyntheticTraceTokens,
-                            seed);
-    }
-  }
-  if (preset_or_path.find('/') == std::string::npos && preset_or_path.find('.') == std::string::npos) {
-    // Not a path: the generator's error lists the presets.
-    return generate_trace(preset_or_path, layers, geometry.expert.experts, geometry.expert.top_k, 1, seed);
-  }
-  RoutingTrace trace = read_routing_trace(preset_or_path);
-  if (trace.layers != layers || trace.experts != geometry.expert.experts || trace.top_k != geometry.expert.top_k) {
-    const auto shape = [](int l, int e, int k) {
-      return std::to_string(l) + " MoE layers, " + std::to_string(e) + " experts, top " + std::to_string(k);
-    };
-    throw Error(ErrorKind::kUsage,
-                {"the routing trace is of another model", shape(trace.layers, trace.experts, trace.top_k),
-                 shape(layers, geometry.expert.experts, geometry.expert.top_k), "", preset_or_path});
-  }
-  return trace;
 }
 
 }  // namespace ft

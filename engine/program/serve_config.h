@@ -3,7 +3,6 @@
 
 #include "engine/engine_config.h"
 #include "engine/experts/memory_plan.h"
-#include "engine/experts/routing_trace.h"
 #include "engine/model/geometry.h"
 #include "kernels/host/topology.h"
 #include "profiles/profile.h"
@@ -14,11 +13,12 @@ namespace ft {
 // a value means nothing to this build.
 EngineConfig engine_config_from_serve(const Serve& serve, const std::string& model_path);
 
+// Refuses values of `serve` that this host or this model cannot have: threads, CPUs to pin to, lengths, slots, the
+// split table. Throws Error(kUsage) with the JSON path, kFailed when the memory does not suffice.
+MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                            const MemoryInputs& memory, const CpuBudget& cpus);
+
 // What the machine offers, capped by the limits the config carries.
 MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget);
-
-// Expert choices for synthetic weights: a preset's name, or the path of a recorded trace, which must fit the geometry.
-inline constexpr int64_t kSyntheticTraceTokens = 2048;  // then it repeats
-RoutingTrace routing_for(const std::string& preset_or_path, const ModelGeometry& geometry, uint64_t seed);
 
 }  // namespace ft

@@ -72,12 +72,14 @@ struct Scored {
 
 class Scorer {
  public:
-  explicit Scorer(Engine& engine)
+  Scorer(Engine& engine, const std::function<bool()>& interrupted)
       : engine_(engine),
+        interrupted_(interrupted),
         vocab_(static_cast<size_t>(engine.geometry().vocab)),
         budget_(static_cast<size_t>(std::max(engine.config().prefill_chunk, engine.config().max_batch))) {}
 
   void warm(std::span<const int32_t> ids) {
+    stop_if_interrupted();
     const Scored warming = open(ids);
     int32_t next = arg_max(engine_.prefill(warming.sequence, ids));
     for (int64_t i = 0; i < kWarmDecodeTokens && room(warming.sequence); ++i) {
@@ -106,6 +108,11 @@ class Scorer {
   }
 
  private:
+  void stop_if_interrupted() const {
+    if (interrupted_ && interrupted_())
+      throw Error(ErrorKind::kInterrupted, {.what = "interrupted, nothing was written"});
+  }
+
   Scored open(std::span<const int32_t> ids) {
     const int sequence = engine_.open_sequence();
     FT_CHECK(sequence >= 0);
@@ -134,6 +141,7 @@ class Scorer {
       scored.fed += share;
       owners.push_back(&scored);
     }
+    stop_if_interrupted();
     std::span<const float> logits = engine_.step(runs);
     for (size_t i = 0; i < runs.size(); ++i) {
       const size_t rows = runs[i].logits_for_all ? runs[i].ids.size() : static_cast<size_t>(runs[i].last_logits);
@@ -155,12 +163,14 @@ class Scorer {
       owners.push_back(&scored);
     }
     FT_CHECK(!owners.empty() && owners[0] == &batch_[0]);
+    stop_if_interrupted();
     const std::span<const float> logits = engine_.step(runs);
     row.assign(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(vocab_));
     for (size_t i = 1; i < owners.size(); ++i) owners[i]->next = arg_max(logits.subspan(i * vocab_, vocab_));
   }
 
   Engine& engine_;
+  const std::function<bool()>& interrupted_;
   size_t vocab_;
   size_t budget_;  // tokens of one step
   std::vector<Scored> batch_;
@@ -192,8 +202,8 @@ ScoreInput parse_score_input(const Json& json, int64_t vocab, int64_t max_contex
   return input;
 }
 
-ScoreOutput score(Engine& engine, const ScoreInput& input) {
-  Scorer scorer(engine);
+ScoreOutput score(Engine& engine, const ScoreInput& input, const std::function<bool()>& interrupted) {
+  Scorer scorer(engine, interrupted);
   for (const std::vector<int32_t>& ids : input.warm_with) scorer.warm(ids);
   return scorer.run(input);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ struct ScoreOutput {
 };
 // Runs warm_with one after another (prompt, then a few greedy tokens), then the input and batch_with together: their
 // prompts in shared prefill steps, then greedy decode steps of the whole batch, so that the expert cache is used as in
-// serving. Sequences of batch_with continue greedily until max_context. REQUIRES no open sequence.
-ScoreOutput score(Engine& engine, const ScoreInput& input);
+// serving. Sequences of batch_with continue greedily until max_context. REQUIRES no open sequence. `interrupted` is
+// asked before every step; Error(kInterrupted) when it says so.
+ScoreOutput score(Engine& engine, const ScoreInput& input, const std::function<bool()>& interrupted = {});
 
 // `logits`, and when greedy > 0 `greedy_ids` and `greedy_logits`, as safetensors, atomically.
 void write_score(const std::string& path, const ScoreOutput& output, int64_t vocab);

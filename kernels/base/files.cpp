@@ -161,6 +161,13 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
   return text;
 }
 
+void check_writable(const std::string& path) {
+  const std::string target = resolve_target(path);
+  auto [fd, temporary_path] = create_temporary(folder_of(target), path);
+  const FileDescriptor file(fd);
+  const TemporaryFile temporary(std::move(temporary_path));
+}
+
 void write_file_atomically(const std::string& path, std::string_view content) {
   const std::string target = resolve_target(path);
   const std::string folder = folder_of(target);

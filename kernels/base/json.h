@@ -45,5 +45,8 @@ Json read_json_file(const std::string& path, const JsonLimits& limits = kFileJso
 // old file or the new one. A symbolic link is followed. Throws Error(kFailed) and leaves no temporary file behind when
 // it cannot; refuses a path that is there but is not a regular file (a folder, /dev/null).
 void write_file_atomically(const std::string& path, std::string_view content);
+// Throws what write_file_atomically would, before the work whose result shall be written: makes a temporary file in
+// the folder and removes it. A disk that is too full for the content is still found only when writing.
+void check_writable(const std::string& path);
 
 }  // namespace ft

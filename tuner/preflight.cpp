@@ -1,0 +1,158 @@
+#include "tuner/preflight.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "engine/model/checkpoint.h"
+#include "engine/program/banner.h"
+#include "engine/program/identity.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kDefaultContexts[] = {128, 1024};
+constexpr int64_t kDefaultBatches[] = {1, 8};
+constexpr int64_t kDefaultServedContext = 4096;  // what a chat needs, when the model and memory allow
+constexpr double kSmallBudgetSeconds = 15;       // below it only all usable cores are measured
+
+std::vector<int> thread_counts(const TuneRequest& request, const CpuBudget& cpus) {
+  if (request.threads) {
+    if (*request.threads > cpus.usable_cores) {
+      throw Error(ErrorKind::kUsage, {.what = "more threads than usable cores",
+                                      .value = std::to_string(*request.threads),
+                                      .allowed = "1 to " + std::to_string(cpus.usable_cores),
+                                      .action = "raise the affinity or the CPU quota",
+                                      .path = "--threads"});
+    }
+    return {*request.threads};
+  }
+  // All cores, one left to the system, half: more is measured by the sweep of a larger budget than a decision needs.
+  std::set<int> counts = {cpus.usable_cores};
+  if (request.budget_seconds > kSmallBudgetSeconds) {
+    counts.insert(std::max(1, cpus.usable_cores - 1));
+    counts.insert(std::max(1, cpus.usable_cores / 2));
+  }
+  return {counts.rbegin(), counts.rend()};
+}
+
+std::vector<int64_t> bounded(const std::vector<int64_t>& asked, std::span<const int64_t> defaults, int64_t bound) {
+  if (!asked.empty()) return asked;
+  std::set<int64_t> values;
+  for (const int64_t value : defaults) values.insert(std::min(value, bound));
+  return {values.begin(), values.end()};
+}
+
+ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeometry& geometry, const CpuBudget& cpus) {
+  ProbeSessionOptions options;
+  options.weights = request.weights;
+  options.contexts = bounded(request.contexts, kDefaultContexts, geometry.max_positions);
+  for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch))
+    options.batches.push_back(static_cast<int>(batch));
+  if (request.contexts.empty()) options.served_context = std::min(geometry.max_positions, kDefaultServedContext);
+  options.budget_seconds = std::min(request.budget_seconds / 10, 10.0);
+  options.device_memory_limit_bytes = request.device_memory_limit_bytes;
+  options.host_memory_limit_bytes = request.host_memory_limit_bytes;
+  options.add_candidates = false;
+  options.threads = thread_counts(request, cpus);
+  return options;
+}
+
+std::optional<int64_t> pinned_slots(const TuneRequest& request, const ModelGeometry& geometry) {
+  if (!request.slots) return std::nullopt;
+  if (request.slots->count) return request.slots->count;
+  return static_cast<int64_t>(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
+}
+
+bool resident_fits(const Preflight& preflight) {
+  return preflight.bounds.max >= preflight.family->geometry().total_experts();
+}
+
+// A pin that no candidate can have would otherwise be found when everything is measured.
+void check_pins(const TuneRequest& request, const Preflight& preflight) {
+  const int64_t all = preflight.family->geometry().total_experts();
+  const SlotBounds& bounds = preflight.bounds;
+  const bool resident = request.strategy == Strategy::kResident;
+  if (resident && !resident_fits(preflight)) {
+    throw Error(ErrorKind::kFailed, {.what = "not enough memory for the expert slots of --strategy resident",
+                                     .value = std::to_string(all) + " slots",
+                                     .allowed = "at most " + std::to_string(std::max<int64_t>(0, bounds.max)),
+                                     .action = "raise --vram-limit or choose another --strategy"});
+  }
+  if (!preflight.slots) return;
+  const int64_t slots = *preflight.slots;
+  const bool may_have_none = !request.strategy || *request.strategy == Strategy::kCpu;
+  const bool good =
+      resident ? slots == all : (slots == 0 && may_have_none) || (slots >= bounds.min && slots <= bounds.max);
+  if (good) return;
+  std::string allowed = resident ? std::to_string(all) + " or 100% with --strategy resident" : "";
+  if (!resident && bounds.max >= bounds.min) {
+    allowed = std::to_string(bounds.min) + " to " + std::to_string(bounds.max) + " slots with this batch and memory";
+  }
+  if (!resident && may_have_none) allowed += allowed.empty() ? "0, with --strategy cpu" : ", or 0 with --strategy cpu";
+  if (allowed.empty()) allowed = "none: not even " + std::to_string(bounds.min) + " slots fit";
+  throw Error(ErrorKind::kUsage, {.what = "option refused",
+                                  .value = std::to_string(slots),
+                                  .allowed = allowed,
+                                  .action = resident ? "leave --slots out" : "",
+                                  .path = "--slots"});
+}
+
+std::string slots_text(Strategy strategy, const Preflight& preflight) {
+  if (strategy == Strategy::kResident) return resident_fits(preflight) ? "all experts" : "does not fit";
+  if (preflight.slots) return std::to_string(*preflight.slots);
+  const SlotBounds& bounds = preflight.bounds;
+  if (bounds.max < bounds.min) return strategy == Strategy::kCpu ? "0" : "does not fit";
+  return fmt::format("{}{} to {}", strategy == Strategy::kCpu ? "0, or " : "", bounds.min, bounds.max);
+}
+
+}  // namespace
+
+Preflight make_preflight(const TuneRequest& request) {
+  Preflight preflight;
+  preflight.family = make_family(load_model_config(request.weights.model_path));
+  const ModelGeometry& geometry = preflight.family->geometry();
+  const HostTopology topology = detect_topology();
+  const CpuBudget cpus = detect_cpu_budget(topology);
+  preflight.options = session_options(request, geometry, cpus);
+  preflight.identity = {collect_host_identity(topology, cpus), collect_build_identity(),
+                        collect_model_identity(*preflight.family, request.weights)};
+  preflight.formats = inspect_formats(*preflight.family, request.weights);
+  preflight.memory = probe_memory_inputs(preflight.options, detect_memory_budget());
+  preflight.base = probe_base_config(preflight.options, geometry, preflight.formats, cpus, preflight.memory);
+  preflight.bounds = slot_bounds(geometry, preflight.formats, preflight.base, preflight.memory);
+  preflight.slots = pinned_slots(request, geometry);
+  check_pins(request, preflight);
+  return preflight;
+}
+
+std::string tune_dry_run(const TuneRequest& request) {
+  const Preflight preflight = make_preflight(request);
+  const ModelGeometry& geometry = preflight.family->geometry();
+  const int64_t largest = preflight.bounds.max >= preflight.bounds.min ? preflight.bounds.max : 0;
+  EngineConfig config = preflight.base;
+  config.slots = preflight.slots.value_or(largest);
+  config.strategy = request.strategy.value_or(config.slots == geometry.total_experts() ? Strategy::kResident
+                                              : config.slots == 0                      ? Strategy::kCpu
+                                                                                       : Strategy::kOffload);
+  std::string text = fmt::format("model: {}, {} MoE layers x {} experts, top {}; experts {}, dense {}\n",
+                                 geometry.family, geometry.moe_layers.size(), geometry.expert.experts,
+                                 geometry.expert.top_k, preflight.formats.experts, preflight.formats.dense);
+  text += memory_plan_text(plan_memory(geometry, preflight.formats, config, preflight.memory), config);
+  text += "threads to try:";
+  for (const int threads : preflight.options.threads) text += fmt::format(" {}", threads);
+  text += "\nprobes:";
+  for (const auto& probe : make_probes()) text += fmt::format("\n  {:<14} {}", probe->id(), probe->measures());
+  text += "\nslots:";
+  for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+    if (request.strategy && *request.strategy != strategy) continue;
+    text += fmt::format("\n  {:<9} {}", strategy_name(strategy), slots_text(strategy, preflight));
+  }
+  return text + "\n";
+}
+
+}  // namespace ft

@@ -1,0 +1,34 @@
+// What can be decided before weights are loaded: what to measure, what fits, and every refusal that needs no
+// measurement.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/experts/memory_plan.h"
+#include "engine/model/family.h"
+#include "probes/session.h"
+#include "profiles/profile.h"
+#include "tuner/request.h"
+
+namespace ft {
+
+struct Preflight {
+  std::shared_ptr<const Family> family;
+  ModelFormats formats;
+  ProbeSessionOptions options;  // without callbacks
+  EngineConfig base;            // what candidates share
+  MemoryInputs memory;
+  SlotBounds bounds;
+  std::optional<int64_t> slots;  // pinned, as a count
+  Identity identity;
+};
+
+// Throws Error: kUsage for pins outside what this machine and model allow, kFailed for what does not fit in memory.
+Preflight make_preflight(const TuneRequest& request);
+
+// Memory plan, probes and candidates as text; measures nothing.
+std::string tune_dry_run(const TuneRequest& request);
+
+}  // namespace ft
