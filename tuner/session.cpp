@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -119,7 +120,7 @@ ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeome
 std::optional<int64_t> pinned_slots(const TuneRequest& request, const ModelGeometry& geometry) {
   if (!request.slots) return std::nullopt;
   if (request.slots->count) return request.slots->count;
-  return static_cast<int64_t>(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
+  return std::llround(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
 }
 
 class Tuning {
@@ -255,6 +256,12 @@ class Tuning {
     input.contexts = context().contexts;
     input.batches.assign(context().batches.begin(), context().batches.end());
     for (const int64_t batch : input.batches) {
+      if (context().trace->tokens < batch) {
+        throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
+                                         .value = std::to_string(context().trace->tokens) + " tokens",
+                                         .allowed = "at least " + std::to_string(batch),
+                                         .action = "give a larger --budget or a smaller --batch"});
+      }
       input.sequences.push_back(split_trace(*context().trace, static_cast<int>(batch)));
     }
     const int64_t shortest = input.sequences.back().front().tokens;
