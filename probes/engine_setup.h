@@ -61,8 +61,8 @@ class LayerLoop {
   std::vector<LayerPlan> layer_plans_;
 };
 
-// Distinct experts that a layer has on average when `batch` sequences of an engine of `max_batch` walk the trace together
-// as Engine::set_routing says.
+// Distinct experts that a layer has on average when `batch` sequences of an engine of `max_batch` walk the trace
+// together as Engine::set_routing says.
 double mean_distinct(const RoutingTrace& trace, int batch, int max_batch);
 
 // Logits hash of a fixed short sequence, prefill and decode. The same before and after a probe, or it spoilt weights.

@@ -190,16 +190,19 @@ class Decider {
     }
   }
 
+  // One warning per remark, with the first series that has it and how many do.
   void note_remarks() {
-    std::set<std::string> seen;
+    std::map<std::string, std::pair<std::string, int>> seen;
     for (const Measured& entry : measured_) {
       for (const Measurement* point : entry.points) {
         for (const std::string& remark : point->remarks) {
-          if (seen.insert(point->name + ": " + remark).second) {
-            result_.decision.warnings.push_back(point->name + ": " + remark);
-          }
+          ++seen.try_emplace(remark, point->name, 0).first->second.second;
         }
       }
+    }
+    for (const auto& [remark, where] : seen) {
+      const std::string others = where.second == 1 ? "" : fmt::format(" and {} more", where.second - 1);
+      result_.decision.warnings.push_back(fmt::format("{}{}: {}", where.first, others, remark));
     }
   }
 
@@ -241,9 +244,11 @@ class Decider {
     const Measured* mine = measured_of(index);
     const Measured* best = measured_of(result_.chosen);
     if (mine == nullptr || best == nullptr) {
-      const double slower = 100 * (ranked_[result_.chosen].score / ranked_[index].score - 1);
-      return slower >= 0 ? fmt::format("predicted {:.0f} % slower", slower)
-                         : fmt::format("predicted {:.0f} % faster, not run: another of its strategy was", -slower);
+      const double ratio = ranked_[index].score / ranked_[result_.chosen].score;
+      if (ratio <= 1) return fmt::format("predicted {:.0f} % slower", 100 * (1 / ratio - 1));
+      const bool cut = std::find(input_.measured.begin(), input_.measured.end(), index) != input_.measured.end();
+      return fmt::format("predicted {:.0f} % faster, {}", 100 * (ratio - 1),
+                         cut ? "its decode runs were cut off" : "not run: another of its strategy was");
     }
     if (tied(*mine, *best)) {
       // Ties are no chain: a simpler one may tie with the choice and still be slower than the fastest, which decides.

@@ -67,10 +67,8 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   request.host_memory_limit_bytes = options.optional_integer("--host-memory");
   request.contexts = options.integers("--context");
   request.batches = options.integers("--batch");
-  for (std::vector<int64_t>* points : {&request.contexts, &request.batches}) {
-    std::sort(points->begin(), points->end());
-    points->erase(std::unique(points->begin(), points->end()), points->end());
-  }
+  std::sort(request.contexts.begin(), request.contexts.end());
+  std::sort(request.batches.begin(), request.batches.end());
   if (options.has("--strategy")) request.strategy = strategy_by_name(options.text("--strategy"));
   request.slots = options.count_or_percent("--slots");
   if (const auto threads = options.optional_integer("--threads")) request.threads = static_cast<int>(*threads);
