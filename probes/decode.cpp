@@ -1,113 +1,44 @@
 // The real engine, candidate by candidate, interleaved: what the tuner checks its predictions with. Each candidate
 // starts from the cache content that its trace replay ended with and a KV cache filled to the context; its text goes on
-// where the prompt ended, so that routing is a real text's.
+// where the prompt ended, so that routing is a real text's. The KV cache is filled once and copied: its bits do not
+// depend on the candidate.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/statistics.h"
+#include "probes/decode_run.h"
 #include "probes/engine_setup.h"
 #include "probes/measure.h"
 
 namespace ft {
 namespace {
 
-constexpr int kStepsPerSample = 4;          // caches of one candidate stay its own for so many tokens
-constexpr int kDiscardedSamples = 2;        // the first 8 tokens
-constexpr double kPrefillShare = 0.5;       // of the budget, for filling KV caches
-constexpr double kSteadyDifference = 0.02;  // of the halves' hit rates
+constexpr double kPrefillShare = 0.5;     // of the budget at most, for filling KV caches
+constexpr double kSettleSeconds = 10e-3;  // of untimed steps in a turn, when that takes fewer than kMaxSettleSteps
+constexpr int kMaxRounds = 200;
+constexpr int kRoundsBetweenLooks = 8;  // at the interval of the ratio, once max_samples are taken
+constexpr double kConfidence = 0.95;
+constexpr uint64_t kBootstrapSeed = 11;
 
-struct Mark {
-  uint64_t hits = 0, experts = 0;
+// Candidates that are in memory together, and how far their KV caches are filled.
+struct Group {
+  size_t begin = 0;  // index of the first candidate
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<DecodeRun>> runs;
+  double fill_seconds_left = 0;
 };
 
-// One candidate at one (context, batch).
-class Running {
- public:
-  Running(Engine& engine, const DecodeCandidate& candidate, const std::vector<int32_t>& text, int batch)
-      : engine_(engine), text_(text), batch_(batch), ids_(static_cast<size_t>(batch)) {
-    for (int i = 0; i < batch; ++i) sequences_.push_back(engine.open_sequence());
-    content_ = &candidate.content;
-  }
-  ~Running() {
-    for (const int sequence : sequences_) engine_.close_sequence(sequence);
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
-  void fill(int64_t context) {
-    std::vector<int32_t> prompt(static_cast<size_t>(context - position_));
-    for (int i = 0; i < batch_; ++i) {
-      for (size_t p = 0; p < prompt.size(); ++p) prompt[p] = token(i, position_ + static_cast<int64_t>(p));
-      if (!prompt.empty()) engine_.prefill(sequences_[static_cast<size_t>(i)], prompt);
-    }
-    position_ = context;
-  }
-
-  void start() {
-    if (!content_->key_of_slot.empty()) engine_.restore_cache(*content_);
-    for (int i = 0; i < kDiscardedSamples * kStepsPerSample; ++i) step();
-    engine_.reset_counters();
-    marks_ = {Mark{}};
-  }
-
-  double tokens_per_second() {
-    const double begin = now_seconds();
-    for (int i = 0; i < kStepsPerSample; ++i) step();
-    const double seconds = now_seconds() - begin;
-    const EngineCounters counters = engine_.counters();
-    const uint64_t experts = counters.expert_hits + counters.expert_fetched + counters.expert_cpu;
-    marks_.push_back({counters.expert_hits, experts});
-    return kStepsPerSample * batch_ / seconds;
-  }
-
-  double hit_rate(size_t from, size_t to) const {
-    const uint64_t experts = marks_[to].experts - marks_[from].experts;
-    if (experts == 0) return 0;
-    return static_cast<double>(marks_[to].hits - marks_[from].hits) / static_cast<double>(experts);
-  }
-
-  void describe(Samples& samples) const {
-    const size_t last = marks_.size() - 1, middle = last / 2;
-    const EngagedRecord engaged = engine_.engaged();
-    samples.at["hit_rate"] = hit_rate(0, last);
-    samples.at["hit_rate_first_half"] = hit_rate(0, middle);
-    samples.at["hit_rate_second_half"] = hit_rate(middle, last);
-    samples.at["threads_worked"] = engaged.threads_worked;
-    samples.at["fetched_share"] = engaged.fetched_share;
-    if (middle > 0 && std::abs(hit_rate(0, middle) - hit_rate(middle, last)) > kSteadyDifference) {
-      samples.remarks.push_back("not steady: hit rates of the halves differ by more than 2 points");
-    }
-  }
-
-  std::string answer() const { return engine_.counters().logits_hash; }
-  int64_t position() const { return position_; }
-
- private:
-  int32_t token(int sequence, int64_t position) const {
-    const auto size = static_cast<int64_t>(text_.size());
-    return text_[static_cast<size_t>((position + sequence * size / batch_) % size)];
-  }
-
-  void step() {
-    std::vector<TokenRun> runs;
-    for (int i = 0; i < batch_; ++i) {
-      ids_[static_cast<size_t>(i)] = token(i, position_);
-      runs.push_back({sequences_[static_cast<size_t>(i)], position_, std::span(ids_).subspan(static_cast<size_t>(i), 1),
-                      false, true});
-    }
-    engine_.step(runs);
-    ++position_;
-  }
-
-  Engine& engine_;
-  const std::vector<int32_t>& text_;
-  const SlotTable::Content* content_ = nullptr;
-  int batch_ = 1;
-  std::vector<int32_t> ids_;
-  std::vector<int> sequences_;
-  int64_t position_ = 0;
-  std::vector<Mark> marks_ = {Mark{}};
-};
+// The two fastest series are told apart: the interval of their ratio excludes 1.
+bool is_resolved(const std::vector<Series>& series) {
+  if (series.size() < 2) return true;
+  std::vector<const std::vector<double>*> values;
+  for (const Series& one : series) values.push_back(&one.samples.values);
+  std::sort(values.begin(), values.end(), [](const auto* a, const auto* b) { return median(*a) > median(*b); });
+  const Interval ratio = bootstrap_ratio(*values[0], *values[1], kConfidence, kBootstrapSeed);
+  return ratio.low > 1 || ratio.high < 1;
+}
 
 class DecodeProbe final : public Probe {
  public:
@@ -127,24 +58,14 @@ class DecodeProbe final : public Probe {
   std::vector<Samples> run(ProbeContext& context) override {
     mismatch_.clear();
     std::vector<Samples> result;
-    const auto points = static_cast<double>(context.contexts.size() * context.batches.size());
-    size_t begin = 0;
-    while (begin < context.candidates.size()) {
-      const size_t end = group_end(context, begin);
-      const auto part = static_cast<double>(end - begin) / static_cast<double>(context.candidates.size());
-      std::vector<std::unique_ptr<Engine>> engines;
-      for (size_t i = begin; i < end; ++i) {
-        engines.push_back(std::make_unique<Engine>(context.model, context.candidates[i].config, context.memory_inputs));
-        if (context.base.weights.synthetic && context.trace != nullptr) engines.back()->set_routing(context.trace);
-      }
-      for (const int64_t position : context.contexts) {
-        for (const int batch : context.batches) {
-          if (context.interrupted && context.interrupted()) return result;
-          run_point(context, begin, engines, position, batch, part / points, result);
-        }
-      }
+    const double end = now_seconds() + context.budget.seconds;
+    for (size_t begin = 0; begin < context.candidates.size();) {
+      const size_t next = group_end(context, begin);
+      const auto part = static_cast<double>(next - begin) / static_cast<double>(context.candidates.size() - begin);
+      run_group(context, begin, next, now_seconds() + part * (end - now_seconds()), result);
+      if (context.interrupted && context.interrupted()) return result;
       if (context.progress) context.progress("decode", part);
-      begin = end;
+      begin = next;
     }
     return result;
   }
@@ -168,80 +89,99 @@ class DecodeProbe final : public Probe {
     return end;
   }
 
-  // The context that can be filled in time, judged by the first chunk of the first candidate.
-  static int64_t affordable_context(const ProbeContext& context, Running& first, int64_t wanted, int batch,
-                                    size_t candidates, double seconds) {
-    const int64_t chunk = std::min<int64_t>(context.base.prefill_chunk, wanted);
-    const double begin = now_seconds();
-    first.fill(chunk);
-    const double per_token = std::max(1e-9, (now_seconds() - begin) / static_cast<double>(chunk * batch));
-    const double tokens = kPrefillShare * seconds / per_token / static_cast<double>(candidates) / batch;
-    return std::clamp(static_cast<int64_t>(tokens), chunk, wanted);
+  // Every (context, batch) gets an equal share of what the ones before it left of the time.
+  void run_group(ProbeContext& context, size_t begin, size_t next, double end, std::vector<Samples>& result) {
+    Group group;
+    group.begin = begin;
+    for (size_t i = begin; i < next; ++i) {
+      group.engines.push_back(
+          std::make_unique<Engine>(context.model, context.candidates[i].config, context.memory_inputs));
+      if (context.base.weights.synthetic && context.trace != nullptr) group.engines.back()->set_routing(context.trace);
+      group.runs.push_back(std::make_unique<DecodeRun>(*group.engines.back(), context.text_ids));
+    }
+    group.fill_seconds_left = kPrefillShare * (end - now_seconds());
+    size_t points_left = context.contexts.size() * context.batches.size();
+    for (const int64_t position : context.contexts) {
+      fill(context, group, position);
+      for (const int batch : context.batches) {
+        if (context.interrupted && context.interrupted()) return;
+        const double seconds = std::max(0.0, end - now_seconds()) / static_cast<double>(points_left--);
+        run_point(context, group, position, batch, seconds, result);
+      }
+    }
   }
 
-  void run_point(ProbeContext& context, size_t first_candidate, std::vector<std::unique_ptr<Engine>>& engines,
-                 int64_t asked_context, int batch, double share, std::vector<Samples>& result) {
-    MeasureOptions options = measure_options(context, share);
-    options.discard_rounds = 0;  // the engines discard their first tokens before the counters start
-    const int64_t room = context.base.max_context / kStepsPerSample - kDiscardedSamples;
-    options.budget.max_samples = static_cast<int>(std::clamp<int64_t>(room, 1, options.budget.max_samples));
-    const int64_t steps = int64_t{options.budget.max_samples + kDiscardedSamples} * kStepsPerSample;
-    const int64_t wanted =
-        std::clamp<int64_t>(asked_context, 1, std::max<int64_t>(1, context.base.max_context - steps));
+  // The first candidate computes keys and values, chunk by chunk while there is time, the others get copies.
+  static void fill(const ProbeContext& context, Group& group, int64_t asked_context) {
+    const int64_t wanted = DecodeRun::base_of(asked_context, context.base.max_context);
+    const double begin = now_seconds();
+    DecodeRun& first = *group.runs[0];
+    do {
+      first.fill(std::min(wanted, first.length() + context.base.prefill_chunk));
+    } while (first.length() < wanted && now_seconds() - begin < group.fill_seconds_left &&
+             !(context.interrupted && context.interrupted()));
+    for (size_t i = 1; i < group.runs.size(); ++i) group.runs[i]->copy_from(first);
+    group.fill_seconds_left -= now_seconds() - begin;
+  }
 
-    std::vector<std::unique_ptr<Running>> running;
-    for (size_t i = 0; i < engines.size(); ++i) {
-      running.push_back(
-          std::make_unique<Running>(*engines[i], context.candidates[first_candidate + i], context.text_ids, batch));
-    }
-    const int64_t filled =
-        affordable_context(context, *running[0], wanted, batch, engines.size(), options.budget.seconds);
+  void run_point(ProbeContext& context, Group& group, int64_t asked_context, int batch, double seconds,
+                 std::vector<Samples>& result) {
     std::vector<Series> series;
-    for (size_t i = 0; i < running.size(); ++i) {
-      running[i]->fill(filled);
-      running[i]->start();
-      series.push_back(make_series(context, first_candidate + i, *running[i], filled, asked_context, batch));
+    double fastest = seconds;
+    for (size_t i = 0; i < group.runs.size(); ++i) {
+      const DecodeCandidate& candidate = context.candidates[group.begin + i];
+      fastest = std::min(fastest, group.runs[i]->start(candidate.content, batch));
+      series.push_back(make_series(context, group.begin + i, *group.runs[i], asked_context, batch));
     }
-    options.budget.seconds *= 1 - kPrefillShare;
+    // The same number for all, or their texts would go apart.
+    const auto settle = static_cast<int>(
+        std::clamp(kSettleSeconds / std::max(fastest, 1e-9), 1.0, static_cast<double>(kMaxSettleSteps)));
+    for (const auto& run : group.runs) run->settle_with(settle);
+    MeasureOptions options = measure_options(context, 1);
+    options.budget.seconds = seconds;
+    options.discard_rounds = 0;  // start() discarded the first tokens before the counters start
+    const int rounds = options.budget.max_samples;
+    options.budget.max_samples = std::max(rounds, kMaxRounds);
+    options.enough = [&series, rounds](int taken) {
+      return taken >= rounds && (taken - rounds) % kRoundsBetweenLooks == 0 && is_resolved(series);
+    };
     measure(series, options);
-    check(context, first_candidate, engines, running);
-    for (size_t i = 0; i < running.size(); ++i) running[i]->describe(series[i].samples);
+    check(context, group);
+    for (size_t i = 0; i < group.runs.size(); ++i) group.runs[i]->describe(series[i].samples);
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 
-  static Series make_series(const ProbeContext& context, size_t index, Running& running, int64_t filled,
-                            int64_t asked_context, int batch) {
+  static Series make_series(const ProbeContext& context, size_t index, DecodeRun& run, int64_t asked_context,
+                            int batch) {
     const DecodeCandidate& candidate = context.candidates[index];
+    const int64_t missing = DecodeRun::base_of(asked_context, context.base.max_context) - run.length();
+    const int64_t filled = asked_context - missing;
     Series one;
     one.samples.name = candidate.name + ".context=" + std::to_string(asked_context) + ".batch=" + std::to_string(batch);
     one.samples.unit = "tok/s";
-    one.samples.discarded = kDiscardedSamples;
+    one.samples.discarded = kDiscardedTurns;
     one.samples.at = {
         {"candidate", static_cast<double>(index)},       {"context", static_cast<double>(asked_context)},
         {"context_filled", static_cast<double>(filled)}, {"batch", batch},
         {"threads", candidate.config.threads},           {"slots", static_cast<double>(candidate.config.slots)}};
-    if (filled < asked_context) {
-      one.samples.reduced = true;
-      one.samples.remarks.push_back("context filled to " + std::to_string(filled) + " tokens only");
-    }
-    one.sample = [&running] { return running.tokens_per_second(); };
+    one.samples.reduced = missing > 0;
+    one.sample = [&run] { return run.tokens_per_second(); };
     return one;
   }
 
   // What worked must be what was asked, and all candidates must give the same answer, bit by bit, at the same token.
-  void check(const ProbeContext& context, size_t first_candidate, std::vector<std::unique_ptr<Engine>>& engines,
-             const std::vector<std::unique_ptr<Running>>& running) {
-    for (size_t i = 0; i < engines.size(); ++i) {
-      const DecodeCandidate& candidate = context.candidates[first_candidate + i];
-      const EngagedRecord engaged = engines[i]->engaged();
+  void check(const ProbeContext& context, const Group& group) {
+    for (size_t i = 0; i < group.engines.size(); ++i) {
+      const DecodeCandidate& candidate = context.candidates[group.begin + i];
+      const EngagedRecord engaged = group.engines[i]->engaged();
       if (engaged.strategy != strategy_name(candidate.config.strategy) || engaged.slots != candidate.config.slots ||
           engaged.threads_worked != candidate.config.threads) {
         mismatch_ = candidate.name + " engaged " + engaged.strategy + ", " + std::to_string(engaged.slots) +
                     " slots, " + std::to_string(engaged.threads_worked) + " threads";
       }
-      if (running[i]->position() != running[0]->position()) continue;  // interrupted within a round
-      if (running[i]->answer() != running[0]->answer()) {
-        mismatch_ = candidate.name + " gave other logits than " + context.candidates[first_candidate].name;
+      if (group.runs[i]->steps_taken() != group.runs[0]->steps_taken()) continue;  // interrupted within a round
+      if (group.runs[i]->answer() != group.runs[0]->answer()) {
+        mismatch_ = candidate.name + " gave other logits than " + context.candidates[group.begin].name;
       }
     }
   }

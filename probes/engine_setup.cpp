@@ -98,9 +98,28 @@ double LayerLoop::run_once() {
 
 double LayerLoop::microseconds_per_layer() {
   engine_.reset_counters();  // waits for the copies that the point before left
+  run_once();                // caches are this point's own, as they are a serving engine's
   double seconds = 0;
   for (int64_t i = 0; i < repeats_; ++i) seconds += run_once();
   return seconds * 1e6 / static_cast<double>(layers_per_sample());
+}
+
+double mean_distinct(const RoutingTrace& trace, int batch, int max_batch) {
+  FT_CHECK(trace.tokens > 0 && trace.layers > 0 && batch <= max_batch);
+  std::vector<char> seen(static_cast<size_t>(trace.experts));
+  int64_t distinct = 0;
+  for (int64_t token = 0; token < trace.tokens; ++token) {
+    for (int layer = 0; layer < trace.layers; ++layer) {
+      std::fill(seen.begin(), seen.end(), 0);
+      for (int64_t s = 0; s < batch; ++s) {
+        for (const int16_t id : trace.at((token + s * trace.tokens / max_batch) % trace.tokens, layer)) {
+          distinct += seen[static_cast<size_t>(id)] == 0 ? 1 : 0;
+          seen[static_cast<size_t>(id)] = 1;
+        }
+      }
+    }
+  }
+  return static_cast<double>(distinct) / static_cast<double>(trace.tokens * trace.layers);
 }
 
 std::string answer_hash(Engine& engine) {

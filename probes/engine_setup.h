@@ -46,7 +46,7 @@ class PlanMaker {
 class LayerLoop {
  public:
   LayerLoop(Engine& engine, PlanMaker& plans, const SweepPoint& point);
-  double microseconds_per_layer();  // one sample
+  double microseconds_per_layer();  // one sample, after an untimed token
   int64_t layers_per_sample() const { return layers_ * repeats_; }
 
  private:
@@ -60,6 +60,10 @@ class LayerLoop {
   int64_t repeats_ = 1;
   std::vector<LayerPlan> layer_plans_;
 };
+
+// Distinct experts that a layer has on average when `batch` sequences of an engine of `max_batch` walk the trace
+// together as Engine::set_routing says.
+double mean_distinct(const RoutingTrace& trace, int batch, int max_batch);
 
 // Logits hash of a fixed short sequence, prefill and decode. The same before and after a probe, or it spoilt weights.
 std::string answer_hash(Engine& engine);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ struct ExpertSet {
 //   banks >= 8x the last-level cache: the banks; banks that fit the cache: the banks, marked warm, because that is how
 //   the model is served; between: copies up to 8x the cache, as far as memory and budget allow (else marked reduced).
 std::vector<ExpertSet> make_expert_sets(const ProbeContext& context);
+
+// From the series of expert_single: the share of mem_read's rate that each kernel reaches, as the median over rounds of
+// the ratio within a round (a round takes all series one after the other, so a drift of the machine meets both alike).
+struct ReadShare {
+  std::string name;
+  double ratio = 0;
+  double gbps = 0, read_gbps = 0;  // medians
+  size_t rounds = 0;
+};
+std::vector<ReadShare> read_shares(std::span<const Samples> samples);
 
 // Computes experts one after the other, each by the whole pool, for one token.
 class ExpertRunner {

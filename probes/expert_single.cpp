@@ -6,14 +6,16 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/statistics.h"
 #include "probes/expert_set.h"
 #include "probes/measure.h"
 
 namespace ft {
 namespace {
 
-constexpr int64_t kSampleBytes = int64_t{32} << 20;  // of weights per sample: milliseconds, far above a clock's step
+constexpr int64_t kSampleBytes = int64_t{128} << 20;  // of weights per sample: above a scheduler's slice
 constexpr size_t kLeastExperts = 2;
+constexpr int kMinSamples = 7;  // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
 class Walk {
@@ -68,7 +70,7 @@ class ExpertSingleProbe final : public Probe {
     for (const ExpertSet& set : sets) {
       for (const int threads : context.thread_counts) {
         if (context.interrupted && context.interrupted()) return result;
-        WorkerPool pool({.threads = threads, .cpus = context.base.pinning});
+        WorkerPool pool({.threads = threads, .cpus = context.cpus->pinning});
         run_pool(context, set, pool, share, result);
       }
     }
@@ -104,7 +106,10 @@ class ExpertSingleProbe final : public Probe {
       one.sample = [bytes, seconds = std::move(seconds)] { return bytes / seconds() / 1e9; };
       series.push_back(std::move(one));
     };
-    const std::string format(format_info(set.layout.gate.format).name);
+    std::string format(format_info(set.layout.gate.format).name);
+    if (!context.expert_shapes.empty()) {
+      format += "." + std::to_string(set.layout.hidden) + "x" + std::to_string(set.layout.intermediate);
+    }
     std::vector<std::unique_ptr<ExpertRunner>> runners;
     for (int i = 0; i <= static_cast<int>(active_isa()); ++i) {
       const auto isa = static_cast<Isa>(i);
@@ -118,7 +123,9 @@ class ExpertSingleProbe final : public Probe {
     }
     const MemReadFn read = resolve_kernels(active_isa()).mem_read;
     add(format + ".mem_read", [&] { return read_seconds(pool, read, walk.next(), set.layout.payload_bytes); });
-    measure(series, measure_options(context, share));
+    MeasureOptions options = measure_options(context, share);
+    options.budget.min_samples = std::max(options.budget.min_samples, kMinSamples);
+    measure(series, options);
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 
@@ -137,6 +144,29 @@ class ExpertSingleProbe final : public Probe {
 };
 
 }  // namespace
+
+std::vector<ReadShare> read_shares(std::span<const Samples> samples) {
+  constexpr std::string_view kRead = ".mem_read.threads=";
+  std::vector<ReadShare> shares;
+  for (const Samples& read : samples) {
+    const size_t at = read.name.find(kRead);
+    if (at == std::string::npos) continue;
+    const std::string prefix = read.name.substr(0, at + 1);
+    const std::string suffix = read.name.substr(at + kRead.find(".threads"));
+    for (const Samples& one : samples) {
+      if (&one == &read || !one.name.starts_with(prefix) || !one.name.ends_with(suffix)) continue;
+      ReadShare share{one.name, 0, 0, 0, std::min(one.values.size(), read.values.size())};
+      std::vector<double> ratios;
+      for (size_t i = 0; i < share.rounds; ++i) ratios.push_back(one.values[i] / read.values[i]);
+      if (ratios.empty()) continue;
+      share.ratio = median(ratios);
+      share.gbps = median(one.values);
+      share.read_gbps = median(read.values);
+      shares.push_back(share);
+    }
+  }
+  return shares;
+}
 
 std::unique_ptr<Probe> make_expert_single_probe() { return std::make_unique<ExpertSingleProbe>(); }
 

@@ -123,8 +123,9 @@ std::vector<SweepPoint> sweep_grid(const ExpertGeometry& expert, int max_batch, 
   for (const int promoted : {1, std::max(1, top_k / 2)}) add({1, 0, 0, top_k, promoted});
   if (max_batch > 1) {
     add({max_batch, 0, 0, 0, 0});
-    for (const int n : {1, top_k, 2 * top_k}) {
-      if (n > top_k && max_batch % 2 != 0) continue;  // rows are shared evenly only then
+    // Up to every expert that a batch can choose: real batches choose about half as many as they have picks.
+    for (int n = 1; n <= max_batch * top_k; n = n == 1 && top_k > 1 ? top_k : 2 * n) {
+      if (n > top_k && max_batch * top_k % n != 0) continue;  // rows are shared evenly only then
       add({max_batch, n, 0, 0, 0});
       add({max_batch, 0, n, 0, 0});
       add({max_batch, 0, 0, n, 0});

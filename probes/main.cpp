@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <iostream>
 #include <string>
 
 #include "engine/model/checkpoint.h"
 #include "kernels/base/error.h"
+#include "probes/expert_set.h"
 #include "probes/measure.h"
 #include "probes/prompts.h"
 #include "probes/session.h"
@@ -134,6 +136,15 @@ void register_series(const std::string& probe, const Samples& samples) {
       ->Unit(benchmark::kMicrosecond);
 }
 
+void print_read_shares(const std::vector<Samples>& all) {
+  for (const ReadShare& share : read_shares(all)) {
+    char numbers[160];
+    std::snprintf(numbers, sizeof numbers, ": %.2f of mem_read (%.1f of %.1f GB/s, median of %zu rounds)", share.ratio,
+                  share.gbps, share.read_gbps, share.rounds);
+    std::cerr << "expert_single/" << share.name << numbers << '\n';
+  }
+}
+
 void run_probes(const Arguments& arguments) {
   ProbeSession session(arguments.session);
   ProbeContext& context = session.context();
@@ -154,6 +165,7 @@ void run_probes(const Arguments& arguments) {
     std::cerr << id << ": " << probe->measures() << '\n';
     const std::vector<Samples> all = probe->run(context);
     probe->verify(context);
+    if (id == "expert_single") print_read_shares(all);
     for (const Samples& samples : all) {
       for (const std::string& remark : samples.remarks)
         std::cerr << id << "/" << samples.name << ": " << remark << '\n';

@@ -33,7 +33,8 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
     if (!reason.empty()) break;
     rounds += kept ? 1 : 0;
     const double spent = clock() - start;
-    if (rounds >= budget.max_samples) {
+    const bool enough = kept && rounds >= budget.min_samples && options.enough && options.enough(rounds);
+    if (rounds >= budget.max_samples || enough) {
       reason = "samples";
     } else if (spent >= budget.seconds && rounds >= budget.min_samples) {
       reason = "time";

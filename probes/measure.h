@@ -20,11 +20,12 @@ struct MeasureOptions {
   ProbeBudget budget;
   int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
   std::function<bool()> interrupted;
-  std::function<double()> clock;  // seconds; empty: now_seconds
+  std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
+  std::function<double()> clock;           // seconds; empty: now_seconds
 };
 
 // Rounds over all series, one sample each. Stops
-//   after max_samples rounds:                                          "samples"
+//   after max_samples rounds, or when enough() says so:                "samples"
 //   when budget.seconds are over and min_samples rounds are taken:     "time"
 //   when twice budget.seconds are over and one round is taken:         "time", reduced
 //   when interrupted() says so, even within a round:                   "interrupted", reduced

@@ -1,5 +1,5 @@
-// From the probes' samples to the cells that the cost model is fitted to. A cell is the lower
-// quartile of its samples: whatever else runs on a machine only adds time, and adds it to single samples.
+// From the probes' samples to the cells that the cost model is fitted to. A cell is the median of its samples, as the
+// measured rate of a decode run is: whatever else runs on the machine delays both alike.
 #pragma once
 
 #include <span>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "kernels/base/error.h"
@@ -22,6 +23,12 @@ struct Measured {
   std::vector<const Measurement*> points;
   double score = 0;  // geometric mean of the medians
 };
+
+// The KV cache was filled to the context asked for.
+bool is_filled(const Measurement& point) {
+  const auto filled = point.at.find("context_filled"), asked = point.at.find("context");
+  return filled == point.at.end() || asked == point.at.end() || filled->second >= asked->second;
+}
 
 double hit_rate(const Measured& measured) {
   const auto found = measured.points[0]->at.find("hit_rate");
@@ -53,6 +60,7 @@ class Decider {
 
   Decided run() {
     result_.decision.forced = input_.forced;
+    result_.decision.warnings = input_.search->remarks;
     if (measured_.empty()) {
       by_prediction();
     } else {
@@ -95,8 +103,13 @@ class Decider {
     d.warnings.push_back("not confirmed: no decode run was measured, the prediction decides");
     d.reason = "best prediction" + std::string(d.tie ? " among ties, and simplest" : "");
     if (ranked_.size() < 2) return;
-    d.runner_up = strategy_name(ranked_[1].config.strategy);
-    d.margin = ranked_[0].score / ranked_[1].score;
+    // Another strategy says more than another slot count of the same one.
+    size_t second = 1;
+    for (size_t i = ranked_.size() - 1; i > 0; --i) {
+      if (ranked_[i].config.strategy != ranked_[0].config.strategy) second = i;
+    }
+    d.runner_up = strategy_name(ranked_[second].config.strategy);
+    d.margin = ranked_[0].score / ranked_[second].score;
     d.margin_low = d.margin_high = d.margin;
   }
 
@@ -119,38 +132,86 @@ class Decider {
       d.margin_low = std::min(d.margin, ratio.low);
       d.margin_high = std::max(d.margin, ratio.high);
     }
-    if (best.ranked != 0) {
+    const Measured* predicted_best = measured_of(0);
+    if (best.ranked != 0 && !(predicted_best != nullptr && tied(*predicted_best, best))) {
       d.warnings.push_back(fmt::format("the prediction ranked {} first; the decode runs say {}",
                                        strategy_name(ranked_[0].config.strategy),
                                        strategy_name(ranked_[best.ranked].config.strategy)));
     }
     state_gap(best);
-    for (const Measured& entry : measured_) note_remarks(entry);
+    note_unfilled();
+    note_remarks();
   }
 
-  // Over all points: a context that was filled only in part would make a single point look better than it is.
+  // Over the points whose context was filled: decoding at another one than was predicted says nothing of the model.
   void state_gap(const Measured& best) {
     Decision& d = result_.decision;
-    const CandidatePrediction& prediction = ranked_[best.ranked];
-    d.gap = prediction.score / best.score;
+    const std::vector<double>& predicted = ranked_[best.ranked].tok_s;
+    double sum = 0, missing_us = 0;  // missing: of a step at the first such point
+    int points = 0;
+    for (size_t p = 0; p < best.points.size(); ++p) {
+      if (!is_filled(*best.points[p])) continue;
+      const double measured = median(best.points[p]->values);
+      if (points++ == 0) {
+        const auto batch = static_cast<double>(input_.batches[p % input_.batches.size()]);
+        missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
+      }
+      sum += std::log(predicted[p] / measured);
+    }
+    if (points == 0) {
+      d.gap = 1;
+      d.warnings.push_back("the prediction was not checked: the budget filled no context");
+      return;
+    }
+    d.gap = std::exp(sum / points);
     if (d.gap <= kStatedGap && d.gap >= 1 / kStatedGap) return;
-    const double missing = 1e6 * (1 / d.measured_tok_s - 1 / prediction.tok_s[0]);
-    d.missing_us_per_layer = input_.moe_layers == 0 ? 0 : missing / input_.moe_layers;
+    d.missing_us_per_layer = input_.moe_layers == 0 ? 0 : missing_us / input_.moe_layers;
     d.warnings.push_back(
         fmt::format("measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
-                    "model does not "
-                    "explain this machine; the measured winner stands",
+                    "model does not explain this machine; the measured winner stands",
                     d.gap, d.missing_us_per_layer));
   }
 
-  void note_remarks(const Measured& entry) {
-    for (const Measurement* point : entry.points) {
-      for (const std::string& remark : point->remarks) result_.decision.warnings.push_back(point->name + ": " + remark);
+  // One warning for all candidates: they share the filled cache.
+  void note_unfilled() {
+    std::map<int64_t, int64_t> filled;  // by context asked for: the least
+    for (const Measured& entry : measured_) {
+      for (const Measurement* point : entry.points) {
+        if (is_filled(*point)) continue;
+        const auto asked = static_cast<int64_t>(point->at.at("context"));
+        const auto got = static_cast<int64_t>(point->at.at("context_filled"));
+        const auto [known, added] = filled.try_emplace(asked, got);
+        if (!added) known->second = std::min(known->second, got);
+      }
+    }
+    for (const auto& [asked, got] : filled) {
+      result_.decision.warnings.push_back(
+          fmt::format("decode runs at context {} had {} tokens only: a larger --budget fills it", asked, got));
+    }
+  }
+
+  // One warning per remark, with the first series that has it and how many do.
+  void note_remarks() {
+    std::map<std::string, std::pair<std::string, int>> seen;
+    for (const Measured& entry : measured_) {
+      for (const Measurement* point : entry.points) {
+        for (const std::string& remark : point->remarks) {
+          ++seen.try_emplace(remark, point->name, 0).first->second.second;
+        }
+      }
+    }
+    for (const auto& [remark, where] : seen) {
+      const std::string others = where.second == 1 ? "" : fmt::format(" and {} more", where.second - 1);
+      result_.decision.warnings.push_back(fmt::format("{}{}: {}", where.first, others, remark));
     }
   }
 
   void make_candidates() {
+    std::vector<size_t> order = {result_.chosen};
     for (size_t i = 0; i < ranked_.size(); ++i) {
+      if (i != result_.chosen) order.push_back(i);
+    }
+    for (const size_t i : order) {
       const CandidatePrediction& prediction = ranked_[i];
       Candidate candidate;
       candidate.strategy = strategy_name(prediction.config.strategy);
@@ -184,11 +245,21 @@ class Decider {
     const Measured* mine = measured_of(index);
     const Measured* best = measured_of(result_.chosen);
     if (mine == nullptr || best == nullptr) {
-      const double slower = 100 * (ranked_[result_.chosen].score / ranked_[index].score - 1);
-      return slower >= 0 ? fmt::format("predicted {:.0f} % slower", slower)
-                         : fmt::format("predicted {:.0f} % faster, not run: another of its strategy was", -slower);
+      const double ratio = ranked_[index].score / ranked_[result_.chosen].score;
+      if (ratio <= 1) return fmt::format("predicted {:.0f} % slower", 100 * (1 / ratio - 1));
+      const bool cut = std::find(input_.measured.begin(), input_.measured.end(), index) != input_.measured.end();
+      return fmt::format("predicted {:.0f} % faster, {}", 100 * (ratio - 1),
+                         cut ? "its decode runs were cut off" : "not run: another of its strategy was");
     }
-    if (tied(*mine, *best)) return "tie with the choice, which is not more complex";
+    if (tied(*mine, *best)) {
+      // Ties are no chain: a simpler one may tie with the choice and still be slower than the fastest, which decides.
+      return simplicity(*mine) < simplicity(*best) ? "tie with the choice, but slower than the fastest"
+                                                   : "tie with the choice, which is not more complex";
+    }
+    if (mine->score > best->score) {
+      return fmt::format("measured {:.0f} % faster, within the interval of the fastest",
+                         100 * (mine->score / best->score - 1));
+    }
     return fmt::format("measured {:.0f} % slower", 100 * (best->score / mine->score - 1));
   }
 

@@ -20,7 +20,7 @@ inline constexpr double kStatedGap = 1.25;
 
 struct Decided {
   Decision decision;
-  std::vector<Candidate> candidates;  // in the order of `ranked`, then the rejected ones
+  std::vector<Candidate> candidates;  // the chosen one, the others in the order of `ranked`, the rejected ones
   size_t chosen = 0;                  // index into `ranked`
 };
 

@@ -271,19 +271,20 @@ CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, u
 
 DenseFit fit_dense(int threads, std::span<const DenseCell> cells, uint64_t seed, int draws) {
   FT_CHECK(!cells.empty());
-  constexpr int kColumns = 3;
+  constexpr int kColumns = 4;
   std::vector<double> measured, predicted;
   const auto solve = [&](const std::vector<double>& seconds) {
     std::vector<double> a, b;
     for (size_t i = 0; i < cells.size(); ++i) {
       const double tokens = cells[i].tokens;
-      for (const double column : {1.0, tokens, tokens * static_cast<double>(cells[i].context)}) {
+      const auto context = static_cast<double>(cells[i].context);
+      for (const double column : {1.0, tokens, context, (tokens - 1) * context}) {
         a.push_back(column / cells[i].seconds);
       }
       b.push_back((seconds[i] - cells[i].expert_seconds) / cells[i].seconds);
     }
     const std::vector<double> x = nnls(a, b, kColumns);
-    return DenseCost{threads, x[0], x[1], x[2]};
+    return DenseCost{threads, x[0], x[1], x[2], x[3]};
   };
   const auto step = [](const DenseCost& cost, const DenseCell& cell) {
     return cost.seconds(cell.tokens, cell.context) + cell.expert_seconds;
@@ -310,10 +311,12 @@ DenseFit fit_dense(int threads, std::span<const DenseCell> cells, uint64_t seed,
     values[0].push_back(fit.draws.back().fixed);
     values[1].push_back(fit.draws.back().per_token);
     values[2].push_back(fit.draws.back().per_position);
+    values[3].push_back(fit.draws.back().per_further_position);
   }
   fit.fixed = interval_of(values[0], fit.cost.fixed);
   fit.per_token = interval_of(values[1], fit.cost.per_token);
   fit.per_position = interval_of(values[2], fit.cost.per_position);
+  fit.per_further_position = interval_of(values[3], fit.cost.per_further_position);
   return fit;
 }
 

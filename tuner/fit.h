@@ -50,7 +50,7 @@ struct DenseCell {
 };
 struct DenseFit {
   DenseCost cost;
-  Interval fixed, per_token, per_position;
+  Interval fixed, per_token, per_position, per_further_position;
   std::vector<DenseCost> draws;
   double fit_error = 0;
 };

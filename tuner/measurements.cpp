@@ -91,6 +91,8 @@ CostModelRecord cost_model_record(const std::vector<ThreadModel>& models) {
         parameter("dense_per_token" + suffix, "s", model.dense.cost.per_token, model.dense.per_token));
     record.parameters.push_back(
         parameter("dense_per_position" + suffix, "s", model.dense.cost.per_position, model.dense.per_position));
+    record.parameters.push_back(parameter("dense_per_further_position" + suffix, "s",
+                                          model.dense.cost.per_further_position, model.dense.per_further_position));
     error += model.cost.held_out_error;
     error_without += model.cost.held_out_error_without_fixed_costs;
     record.cells_fitted += model.cost.cells_fitted;

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -65,7 +66,7 @@ ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeome
 std::optional<int64_t> pinned_slots(const TuneRequest& request, const ModelGeometry& geometry) {
   if (!request.slots) return std::nullopt;
   if (request.slots->count) return request.slots->count;
-  return static_cast<int64_t>(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
+  return std::llround(*request.slots->percent / 100 * static_cast<double>(geometry.total_experts()));
 }
 
 bool resident_fits(const Preflight& preflight) {

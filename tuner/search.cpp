@@ -44,16 +44,15 @@ class Search {
   }
 
   SearchResult run() {
-    const SlotBounds bounds = slot_bounds(input_.geometry, input_.formats, input_.base, input_.memory);
     bool measured = false;
     for (const ThreadModel& model : input_.models) {
       if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
       measured = true;
       threads_ = model.cost.cost.threads;
-      resident(model, bounds);
-      offload(model, bounds);
-      cpu(model, bounds);
-      hybrid(model, bounds);
+      resident(model, bounds_of(Strategy::kResident));
+      offload(model, bounds_of(Strategy::kOffload));
+      cpu(model, bounds_of(Strategy::kCpu));
+      hybrid(model, bounds_of(Strategy::kHybrid));
     }
     if (!measured) refuse_threads();
     if (result_.ranked.empty()) refuse_nothing();
@@ -64,6 +63,13 @@ class Search {
  private:
   bool wanted(Strategy strategy) const { return !input_.strategy || *input_.strategy == strategy; }
 
+  // Strategies differ in what they need beside slots (offload's staging buffers).
+  SlotBounds bounds_of(Strategy strategy) const {
+    EngineConfig config = input_.base;
+    config.strategy = strategy;
+    return slot_bounds(input_.geometry, input_.formats, config, input_.memory);
+  }
+
   void reject(Strategy strategy, const std::string& reason) {
     for (const RejectedStrategy& entry : result_.rejected) {
       if (entry.strategy == strategy && entry.reason == reason) return;
@@ -71,11 +77,23 @@ class Search {
     result_.rejected.push_back({strategy, reason, threads_});
   }
 
-  // Slot counts worth a row: all that fits, half of it, the least that works; or the pinned one.
+  void remark(const std::string& text) {
+    auto& remarks = result_.remarks;
+    if (std::find(remarks.begin(), remarks.end(), text) == remarks.end()) remarks.push_back(text);
+  }
+
+  // Slot counts worth a row: all that fits, half of it, the least that works; or the pinned one. Slots for every expert
+  // are resident's, which starts with them filled: the other strategies would only get there later.
   std::vector<int64_t> slot_counts(Strategy strategy, const SlotBounds& bounds) {
     const std::string range = std::to_string(bounds.min) + " to " + std::to_string(bounds.max);
     if (input_.slots) {
-      if (*input_.slots >= bounds.min && *input_.slots <= bounds.max) return {*input_.slots};
+      if (*input_.slots >= bounds.min && *input_.slots <= bounds.max) {
+        if (*input_.slots == input_.geometry.total_experts()) {
+          remark(std::string(strategy_name(strategy)) +
+                 " with a slot for every expert works as resident once they are filled");
+        }
+        return {*input_.slots};
+      }
       reject(strategy, std::to_string(*input_.slots) + " slots asked for, possible are " + range);
       return {};
     }
@@ -83,9 +101,14 @@ class Search {
       reject(strategy, "needs " + std::to_string(bounds.min) + " slots, " + std::to_string(bounds.max) + " fit");
       return {};
     }
-    std::vector<int64_t> counts = {bounds.max};
+    const int64_t all = input_.geometry.total_experts();
+    std::vector<int64_t> counts;
+    if (bounds.max < all) counts.push_back(bounds.max);
     if (bounds.max / 2 > bounds.min) counts.push_back(bounds.max / 2);
     if (bounds.min < bounds.max) counts.push_back(bounds.min);
+    if (counts.empty()) {
+      reject(strategy, "one layer's experts at the largest batch need a slot for every expert: resident");
+    }
     return counts;
   }
 

@@ -56,6 +56,7 @@ struct RejectedStrategy {
 struct SearchResult {
   std::vector<CandidatePrediction> ranked;  // [0] is chosen; never empty
   std::vector<RejectedStrategy> rejected;   // strategies (or slots of them) that are no candidate here
+  std::vector<std::string> remarks;         // on candidates that are there because a knob was pinned
   bool tie = false;                         // the choice is not told apart from a faster prediction, and is simpler
 };
 

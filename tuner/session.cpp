@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -226,6 +227,12 @@ class Tuning {
     input.contexts = context().contexts;
     input.batches.assign(context().batches.begin(), context().batches.end());
     for (const int64_t batch : input.batches) {
+      if (context().trace->tokens < batch) {
+        throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
+                                         .value = std::to_string(context().trace->tokens) + " tokens",
+                                         .allowed = "at least " + std::to_string(batch),
+                                         .action = "give a larger --budget or a smaller --batch"});
+      }
       input.sequences.push_back(split_trace(*context().trace, static_cast<int>(batch)));
     }
     const int64_t shortest = input.sequences.back().front().tokens;

@@ -70,7 +70,7 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
 
 int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   int64_t per_token = times(times(2, geometry.kv_layers), times(geometry.kv_heads, geometry.head_dim));
-  per_token = times(per_token, 2);  // bf16
+  per_token = times(per_token, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
   return times(per_token, times(config.max_batch, config.max_context));
 }
 
@@ -96,7 +96,10 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   pools.logits = times(times(step_tokens(config), geometry.vocab), sizeof(float));
   pools.banks = formats.expert_bytes_total;
   pools.one_memory = inputs.device == Device::kHost;
-  if (!pools.one_memory) {
+  if (pools.one_memory) {
+    const bool staged = config.strategy == Strategy::kOffload && config.numerics == Numerics::kServe;
+    pools.staging = staged ? times(kStagingBuffers, formats.expert_bytes_max) : 0;
+  } else {
     // What the CPU arm and the device exchange per step: packed activations in, one output row per pick back.
     const int64_t in = times(activation_words(geometry.expert.hidden), sizeof(uint32_t));
     const int64_t out = times(times(geometry.expert.top_k, geometry.expert.hidden), sizeof(float));
@@ -153,7 +156,8 @@ void require_fixed_fit(const FixedPools& pools) {
                {"dense weights", pools.dense, kRaiseHost},
                {"kv cache", pools.kv, kRaiseHostOrContext},
                {"activations", pools.activations, kRaiseHostOrContext},
-               {"logits", pools.logits, kRaiseHostOrContext}},
+               {"logits", pools.logits, kRaiseHostOrContext},
+               {"staging", pools.staging, kRaiseHostOrContext}},
               pools.host_memory, "host memory");
 }
 

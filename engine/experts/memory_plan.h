@@ -2,8 +2,9 @@
 // inside it, --dry-run prints it.
 //
 // Pools, in this order: "dense weights", "expert slots", "kv cache", "activations", "logits" on the device, "expert
-// banks" and "staging" in host memory. On Device::kHost both kinds come out of the same memory, so there their sum must
-// fit host_memory_bytes as well.
+// banks" and "staging" in host memory. Staging is what crosses the link beside slots: on a GPU what the CPU arm and the
+// device exchange per step, on the host device the blobs through which offload streams a prompt's experts. On
+// Device::kHost both kinds come out of the same memory, so there their sum must fit host_memory_bytes as well.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,8 @@ struct SlotBounds {
 };
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);
+
+inline constexpr int kStagingBuffers = 2;  // one blob is computed from while the other is filled
 
 // Upper bound for the buffers of one step, which a backend may not exceed: memory_plan.cpp lists them.
 int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& config);

@@ -19,6 +19,9 @@ struct EngineCounters {
   uint64_t prefill_tokens = 0;
   double decode_seconds = 0;
   double prefill_seconds = 0;
+  // Of the decode steps those with one sequence: what a prediction for batch 1 is compared with.
+  uint64_t single_steps = 0;
+  double single_seconds = 0;
   // Experts activated in decode steps (distinct per layer and step), and where each ran.
   uint64_t expert_hits = 0;
   uint64_t expert_fetched = 0;

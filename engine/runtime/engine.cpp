@@ -90,7 +90,9 @@ int Engine::open_sequence() {
   const auto closed = std::find(state_->lengths.begin(), state_->lengths.end(), -1);
   if (closed == state_->lengths.end()) return -1;
   *closed = 0;
-  return static_cast<int>(closed - state_->lengths.begin());
+  const auto sequence = static_cast<int>(closed - state_->lengths.begin());
+  state_->hooks.restart(sequence);
+  return sequence;
 }
 
 void Engine::close_sequence(int sequence) {
@@ -152,7 +154,12 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
   if (batch.decode) {
     ++s.counters.decode_steps;
     s.counters.decode_tokens += static_cast<uint64_t>(batch.tokens);
-    s.counters.decode_seconds += now_seconds() - start;
+    const double seconds = now_seconds() - start;
+    s.counters.decode_seconds += seconds;
+    if (batch.tokens == 1) {
+      ++s.counters.single_steps;
+      s.counters.single_seconds += seconds;
+    }
   } else {
     s.counters.prefill_tokens += static_cast<uint64_t>(batch.tokens);
     s.counters.prefill_seconds += now_seconds() - start;

@@ -45,6 +45,11 @@ class Engine {
   int open_sequence();  // -1 when all are taken
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
+  // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
+  void rewind_sequence(int sequence, int64_t length);
+  // Makes `sequence` as if it had been fed what `from` fed to its own: the same bits, since numerics do not depend on
+  // strategy, threads or slots. Serve numerics, the same model and from's length at most max_context: FT_CHECKed.
+  void copy_sequence(int sequence, const Engine& from, int from_sequence);
 
   // Runs one step. logits: (batch.logits_rows, vocab) row-major, valid until the next step.
   // REQUIRES runs of distinct open sequences, position == length, length + tokens <= max_context, tokens <=
@@ -77,7 +82,8 @@ class Engine {
   void run_moe_layer(const LayerPlan& plan, int tokens);
   // A decode step for `tokens` sequences at `context` positions with every expert a hit of slot contents as they are
   // (no table, no misses): for `dense`. KV content is whatever is there, position context - 1 is overwritten; lengths
-  // are not changed. REQUIRES 1 <= tokens <= max_batch, 1 <= context <= max_context.
+  // are not changed. A routing that set_routing forced goes on by one token with every call, so that no step repeats
+  // the experts of the one before. REQUIRES 1 <= tokens <= max_batch, 1 <= context <= max_context.
   void run_dense_step(int tokens, int64_t context);
 
   EngineCounters counters() const;

@@ -91,6 +91,24 @@ void Engine::run_dense_step(int tokens, int64_t context) {
   s.host->place_experts(MoePlacement::kAllHits);
   s.model.family->forward(*s.host, *s.model.weights, batch);
   s.last_logits_rows = tokens;
+  for (int i = 0; i < tokens; ++i) s.hooks.advance(i, 1);
+}
+
+void Engine::rewind_sequence(int sequence, int64_t length) {
+  const int64_t now = sequence_length(sequence);
+  FT_CHECK(length >= 0 && length <= now);
+  state_->hooks.advance(sequence, now - length);
+  state_->lengths[static_cast<size_t>(sequence)] = length;
+}
+
+void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) {
+  State& s = *state_;
+  FT_CHECK(s.serves() && from.state_->serves() && s.model.weights == from.state_->model.weights);
+  FT_CHECK(sequence_length(sequence) >= 0);
+  const int64_t length = from.sequence_length(from_sequence);
+  FT_CHECK(length >= 0 && length <= s.config.max_context);
+  s.host->kv_cache().copy_sequence(sequence, from.state_->host->kv_cache(), from_sequence, length);
+  s.lengths[static_cast<size_t>(sequence)] = length;
 }
 
 }  // namespace ft

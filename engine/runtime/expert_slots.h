@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/experts/memory_plan.h"
 #include "engine/experts/slot_table.h"
 #include "engine/model/weights.h"
 #include "engine/runtime/link.h"
@@ -15,8 +16,6 @@
 #include "kernels/host/worker_pool.h"
 
 namespace ft {
-
-inline constexpr int kStagingBuffers = 2;  // one is computed from while the other is filled
 
 class ExpertSlots {
  public:

@@ -36,6 +36,7 @@ class HostBackend final : public StepBackend {
   void moe(const MoeSpec& spec, Slot from, Slot to) override;
   void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
 
+  KvCache<bf16>& kv_cache() { return kv_; }
   void add_counters(EngineCounters& counters) const;
   void reset_counters();
   int threads_worked() const { return marks_.count(); }

@@ -1,5 +1,6 @@
 #include "engine/runtime/kv_cache.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/base/error.h"
@@ -48,6 +49,17 @@ void KvCache<Element>::append(int kv_layer, int sequence, int64_t position, int6
   Element* row = memory_.as<Element>() + offset(kv_layer, sequence) + position * stride();
   store(key, row + kv_head * shape_.head_dim, shape_.head_dim);
   store(value, row + (shape_.kv_heads + kv_head) * shape_.head_dim, shape_.head_dim);
+}
+
+template <class Element>
+void KvCache<Element>::copy_sequence(int sequence, const KvCache& from, int from_sequence, int64_t length) {
+  FT_CHECK(shape_.kv_layers == from.shape_.kv_layers && stride() == from.stride());
+  FT_CHECK(sequence >= 0 && sequence < shape_.sequences && length <= shape_.positions);
+  FT_CHECK(from_sequence >= 0 && from_sequence < from.shape_.sequences && length <= from.shape_.positions);
+  for (int layer = 0; layer < shape_.kv_layers; ++layer) {
+    std::copy_n(from.memory_.as<Element>() + from.offset(layer, from_sequence), length * stride(),
+                memory_.as<Element>() + offset(layer, sequence));
+  }
 }
 
 template class KvCache<bf16>;

@@ -33,6 +33,8 @@ class KvCache {
   const Element* values(int kv_layer, int sequence, int64_t kv_head) const;
   // key, value: (head_dim) fp32.
   void append(int kv_layer, int sequence, int64_t position, int64_t kv_head, const float* key, const float* value);
+  // The first `length` positions of a sequence of another cache. REQUIRES equal layers, heads and head_dim.
+  void copy_sequence(int sequence, const KvCache& from, int from_sequence, int64_t length);
 
  private:
   int64_t offset(int kv_layer, int sequence) const;

@@ -10,7 +10,8 @@ RoutingHooks::RoutingHooks(const ModelGeometry& geometry, int max_sequences)
     : layers_(static_cast<int>(geometry.moe_layers.size())),
       experts_(geometry.expert.experts),
       top_k_(geometry.expert.top_k),
-      max_sequences_(max_sequences) {}
+      max_sequences_(max_sequences),
+      advanced_(static_cast<size_t>(max_sequences), 0) {}
 
 void RoutingHooks::check_shape(const RoutingTrace& trace) const {
   const auto shape = [](int layers, int experts, int top_k) {
@@ -47,7 +48,8 @@ void RoutingHooks::apply(const StepTokens& tokens, int layer, int32_t* ids) {
   if (forced_ != nullptr) {
     for (int64_t t = 0; t < tokens.count(); ++t) {
       const auto token = static_cast<size_t>(t);
-      const int64_t offset = tokens.sequence[token] * forced_->tokens / max_sequences_;
+      const int sequence = tokens.sequence[token];
+      const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
       const auto choices = forced_->at((tokens.position[token] + offset) % forced_->tokens, layer);
       for (int slot = 0; slot < top_k_; ++slot) ids[t * top_k_ + slot] = choices[static_cast<size_t>(slot)];
     }

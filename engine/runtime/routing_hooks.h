@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "engine/experts/routing_trace.h"
 #include "engine/model/geometry.h"
@@ -23,10 +24,14 @@ class RoutingHooks {
   // Null: the router decides. Throws Error(kFailed) when the trace has another shape than the model, or no token.
   void force(std::shared_ptr<const RoutingTrace> trace);
   bool forced() const { return forced_ != nullptr; }
+  // A forced trace goes on by `tokens` for this sequence, whatever its positions; restart() takes that back.
+  void advance(int sequence, int64_t tokens) { advanced_[static_cast<size_t>(sequence)] += tokens; }
+  void restart(int sequence) { advanced_[static_cast<size_t>(sequence)] = 0; }
 
   // ids: (tokens, top_k) of one MoE layer, best first; replaced when a trace is forced, then recorded.
-  // The token of sequence s at position p takes the choices of trace token (p + s * tokens / max_sequences) mod tokens:
-  // sequences of a batch walk the trace apart from each other, and a replay starts where a cache content says.
+  // The token of sequence s at position p takes the choices of trace token (p + s * tokens / max_sequences + what the
+  // sequence was advanced by) mod tokens: sequences of a batch walk the trace apart from each other, and a replay
+  // starts where a cache content says.
   void apply(const StepTokens& tokens, int layer, int32_t* ids);
   void finish_step(const StepTokens& tokens);
 
@@ -35,6 +40,7 @@ class RoutingHooks {
 
   int layers_ = 0, experts_ = 0, top_k_ = 0;
   int max_sequences_ = 0;
+  std::vector<int64_t> advanced_;  // per sequence
   RoutingTrace* record_ = nullptr;
   std::shared_ptr<const RoutingTrace> forced_;
 };

@@ -40,7 +40,7 @@ std::array<Metric, 24> metrics(const ServedProfile& profile, const ServiceStats&
       {"ft_miss_cpu_share", "gauge", "Share of misses computed on the CPU", s.cpu_share},
       {"ft_decode_tokens_per_second", "gauge", "Achieved decode rate", s.decode_tok_s},
       {"ft_predicted_tokens_per_second", "gauge", "The profile's prediction", profile.predicted_tok_s},
-      {"ft_achieved_over_predicted", "gauge", "Achieved over predicted decode rate", s.achieved_over_predicted},
+      {"ft_achieved_over_predicted", "gauge", "Achieved over predicted rate of decode steps with one sequence", s.achieved_over_predicted},
       {"ft_decode_gigabytes_per_second", "gauge", "Weight bytes read by decode steps", s.decode_gbps},
   }};
 }
@@ -93,6 +93,8 @@ std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
                     {"gbps", s.decode_gbps},
                     {"ceiling_gbps", profile.ceiling_gbps},
                     {"ceiling_share", s.ceiling_share},
+                    {"single_steps", c.single_steps},
+                    {"single_tok_s", s.single_tok_s},
                     {"predicted_tok_s", profile.predicted_tok_s},
                     {"achieved_over_predicted", s.achieved_over_predicted}};
   json["prefill"] = {{"tokens", c.prefill_tokens}, {"seconds", c.prefill_seconds}};

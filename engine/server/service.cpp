@@ -51,7 +51,9 @@ void derive(ServiceStats& stats, const ModelFormats& formats, const ServedProfil
   stats.decode_ms_per_step = 1e3 * c.decode_seconds / static_cast<double>(c.decode_steps);
   stats.decode_gbps = 1e-9 * decode_bytes(c, formats) / c.decode_seconds;
   if (profile.ceiling_gbps > 0) stats.ceiling_share = stats.decode_gbps / profile.ceiling_gbps;
-  if (profile.predicted_tok_s > 0) stats.achieved_over_predicted = stats.decode_tok_s / profile.predicted_tok_s;
+  if (c.single_seconds <= 0) return;
+  stats.single_tok_s = static_cast<double>(c.single_steps) / c.single_seconds;
+  if (profile.predicted_tok_s > 0) stats.achieved_over_predicted = stats.single_tok_s / profile.predicted_tok_s;
 }
 
 }  // namespace

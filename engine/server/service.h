@@ -22,7 +22,7 @@ struct ServedProfile {
   std::string strategy;
   std::string runner_up;
   double margin = 0;
-  double predicted_tok_s = 0;  // one sequence
+  double predicted_tok_s = 0;  // one sequence, the shortest context that was tuned
   double ceiling_gbps = 0;     // mem_read with the profile's threads
   bool synthetic_weights = false;
   std::string routing_preset;  // synthetic only
@@ -41,7 +41,8 @@ struct ServiceStats {
   double hit_rate = 0;       // of activated experts
   double fetched_share = 0;  // of misses
   double cpu_share = 0;
-  double achieved_over_predicted = 0;
+  double single_tok_s = 0;             // of the decode steps with one sequence
+  double achieved_over_predicted = 0;  // of them: the prediction is for one sequence
 };
 
 class Service;

@@ -173,7 +173,7 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan.pool_bytes("kv cache") == 2 * 8 * 4 * 64 * 2 * 1024);
   CHECK(plan.pool_bytes("logits") == 64 * 32000 * 4);
   CHECK(plan.pool_bytes("expert banks") == 256 * kMiB);
-  CHECK(plan.pool_bytes("staging") == 0);
+  CHECK(plan.pool_bytes("staging") == 2 * kMiB);  // offload streams a prompt's experts through two blobs
   CHECK(plan.pool_bytes("no such pool") == 0);
   CHECK(plan.pool_bytes("activations") == activation_bytes(c.geometry, c.config));
   CHECK(plan.max_slots == 256);
@@ -183,15 +183,42 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024);  // 1024 wide in, 4 picks out
 }
 
+TEST_CASE("on the host device only offload stages blobs; they come out of the slots' memory") {
+  Case c = plain_case();
+  const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB + 2 * kMiB;
+  c.inputs.host_memory_bytes = fixed + 20 * kMiB;
+  CHECK(slot_bounds(c.geometry, c.formats, c.config, c.inputs).max == 20);
+  for (const Strategy strategy : {Strategy::kResident, Strategy::kCpu, Strategy::kHybrid}) {
+    c.config.strategy = strategy;
+    CHECK(slot_bounds(c.geometry, c.formats, c.config, c.inputs).max == 22);
+  }
+  c.config.strategy = Strategy::kHybrid;
+  CHECK(plan_with(c, 22).pool_bytes("staging") == 0);
+  CHECK(refusal(c, 23).has_value());
+  c.config.strategy = Strategy::kOffload;
+  CHECK(refusal(c, 22).has_value());
+  c.inputs.host_memory_bytes = fixed - 1;  // all but the blobs fits
+  REQUIRE(refusal(c, 4).has_value());
+  CHECK(std::string(refusal(c, 4)->what()).find("staging") != std::string::npos);
+}
+
+TEST_CASE("reference numerics keep keys and values in fp32 and stage nothing") {
+  Case c = plain_case();
+  const int64_t bf16_bytes = plan_with(c, 16).pool_bytes("kv cache");
+  c.config.numerics = Numerics::kReference;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == 2 * bf16_bytes);
+  CHECK(plan_with(c, 16).pool_bytes("staging") == 0);
+}
+
 TEST_CASE("on the host device banks and slots share one memory; a device limit bounds the slots alone") {
   Case c = plain_case();
-  const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB;
+  const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB + 2 * kMiB;
   c.inputs.host_memory_bytes = fixed + 20 * kMiB;
   CHECK(slot_bounds(c.geometry, c.formats, c.config, c.inputs).max == 20);
   c.inputs.host_memory_bytes = fixed + 21 * kMiB - 1;
   CHECK(slot_bounds(c.geometry, c.formats, c.config, c.inputs).max == 20);
   c.inputs.host_memory_bytes = 4 * kGiB;
-  c.config.device_memory_limit_bytes = fixed - 256 * kMiB + 33 * kMiB;
+  c.config.device_memory_limit_bytes = fixed - 258 * kMiB + 33 * kMiB;
   CHECK(slot_bounds(c.geometry, c.formats, c.config, c.inputs).max == 33);
 }
 
@@ -285,7 +312,7 @@ TEST_CASE("absurd sizes neither overflow nor start") {
           (device == Device::kHost));  // both halves and the rest: too much for one memory
     d.formats.dense_bytes = 0;
     d.formats.expert_bytes_max = kHuge;
-    CHECK(refusal(d, 16)->parts().path == "expert slots");
+    CHECK(refusal(d, 16)->parts().path == (device == Device::kHost ? "staging" : "expert slots"));
     d.inputs.device_memory_bytes = d.inputs.host_memory_bytes = -5;
     CHECK(refusal(d, 16).has_value());
   }

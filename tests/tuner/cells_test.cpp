@@ -4,7 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <map>
 #include <string>
 
 #include "probes/session.h"
@@ -31,14 +34,14 @@ std::vector<Samples> run(std::string_view id, ProbeContext& context) {
 
 }  // namespace
 
-TEST_CASE("cells are lower quartiles of one thread count's points, every third mixed one held out") {
+TEST_CASE("cells are medians of one thread count's points, every third mixed one held out") {
   std::vector<Samples> samples;
   for (int cpu = 0; cpu < 6; ++cpu) samples.push_back(point(2, cpu, {30, 10, 20, 40, 50}));
   samples.push_back(point(1, 3, {1}));
   samples.push_back(point(2, 3, {}));
   const std::vector<SweepCell> cells = sweep_cells(samples, 2);
   REQUIRE(cells.size() == 6);
-  CHECK(cells[4].seconds == doctest::Approx(20e-6));
+  CHECK(cells[4].seconds == doctest::Approx(30e-6));
   CHECK(cells[4].counts == full_counts(1, 1, 2, 4, 0));
   CHECK(cells[2].held_out);
   CHECK(cells[5].held_out);
@@ -55,39 +58,65 @@ TEST_CASE("cells are lower quartiles of one thread count's points, every third m
   CHECK(steps[0].context == 64);
   CHECK(steps[0].seconds == doctest::Approx(100e-6));
   CHECK(steps[0].expert_seconds == doctest::Approx(12e-6));
+  dense.at["hits"] = 4.25;  // a mean over steps
+  const std::vector<DenseCell> mean = dense_cells(std::vector<Samples>{dense}, cost, Device::kHost, 3);
+  CHECK(mean[0].expert_seconds == doctest::Approx(12.75e-6));
 }
 
-TEST_CASE("probes, fit and replay together predict what decode measures") {
+// The whole comparison once: sweep and dense fitted, decode of every candidate predicted. Gives predicted over measured
+// rate of each.
+std::map<std::string, double> predicted_over_measured(int batch) {
   ProbeSessionOptions options;
   options.weights.model_path = std::string(std::getenv("FT_TEST_DATA")) + "/tiny-moe";
   options.threads = {1};
-  options.contexts = {64};
+  options.contexts = {256};
+  options.batches = {batch};
   options.budget_seconds = 2;
   ProbeSession session(options);
   ProbeContext& context = session.context();
-  const ModelGeometry& geometry = context.model.weights->geometry;
-  const std::vector<SweepCell> cells = sweep_cells(run("layer_sweep", context), 1);
-  const CostFit fit = fit_cost(Device::kHost, 1, cells, 1, 20);
+  const int layers = static_cast<int>(context.model.weights->geometry.moe_layers.size());
+  const CostFit fit = fit_cost(Device::kHost, 1, sweep_cells(run("layer_sweep", context), 1), 1, 20);
   CHECK(fit.cells_fitted > 8);
   CHECK(fit.cells_held_out > 0);
-  const DenseFit dense = fit_dense(
-      1, dense_cells(run("dense", context), fit.cost, Device::kHost, static_cast<int>(geometry.moe_layers.size())), 1,
-      20);
+  const DenseFit dense = fit_dense(1, dense_cells(run("dense", context), fit.cost, Device::kHost, layers), 1, 20);
+  std::map<std::string, double> ratios;
   for (const Samples& samples : run("decode", context)) {
     const DecodeCandidate& candidate = context.candidates[static_cast<size_t>(samples.at.at("candidate"))];
+    CHECK(samples.at.at("context_filled") == 256);
+    // Candidates that fetch need a core for the copies beside the one that computes, which a test may not have.
+    if (candidate.config.strategy != Strategy::kCpu && candidate.config.strategy != Strategy::kResident) continue;
     ReplayOptions replayed;
     replayed.slots = candidate.config.slots;
     replayed.fetch_of_misses = candidate.config.fetch_of_misses;
     replayed.start_full = candidate.config.strategy == Strategy::kResident;
-    const ReplayResult result = replay(split_trace(*context.trace, 1), replayed);
-    const double predicted = 1 / step_seconds(fit.cost, dense.cost, Device::kHost, 64, result);
-    // The best sample: on a machine that other work shares, most of the decode's longer samples hold some of it.
-    const double measured = quantile(samples.values, 1);
+    const ReplayResult result = replay(split_trace(*context.trace, batch), replayed);
+    const double predicted = batch / step_seconds(fit.cost, dense.cost, Device::kHost, 256, result);
+    const double measured = median(samples.values);
     MESSAGE(samples.name << ": predicted " << predicted << ", measured " << measured << " tok/s, held-out error "
                          << fit.held_out_error);
-    // Loose: other work may share this machine's cores. A wrong unit, layer count or formula is off by more.
-    CHECK(predicted / measured < 2);
-    CHECK(measured / predicted < 2);
+    ratios[samples.name] = predicted / measured;
+  }
+  return ratios;
+}
+
+// Other work on this machine delays a probe or a decode run, and rarely both alike: the whole comparison is repeated.
+bool agrees_within(double tolerance, int batch) {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    const auto ratios = predicted_over_measured(batch);
+    REQUIRE(ratios.size() == 2);
+    if (std::all_of(ratios.begin(), ratios.end(),
+                    [&](const auto& entry) { return std::abs(entry.second - 1) <= tolerance; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST_CASE("probes, fit and replay together predict within 10 % what decode measures") {
+  for (const int batch : {1, 8}) {
+    CAPTURE(batch);
+    CHECK(agrees_within(0.10, batch));
   }
 }
 

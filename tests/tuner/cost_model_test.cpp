@@ -109,8 +109,8 @@ TEST_CASE("a step is the dense part and the expectation over the distribution, n
   replay.steps = 2;
   replay.layers = 3;
   replay.distribution = {{full_counts(1, 2, 0, 0, 0), 4}, {full_counts(1, 0, 2, 0, 0), 2}};
-  const DenseCost dense{1, 100e-6, 10e-6, 1e-8};
-  CHECK(dense.seconds(2, 500) * 1e6 == doctest::Approx(100 + 20 + 10));
+  const DenseCost dense{1, 100e-6, 10e-6, 1e-8, 3e-8};
+  CHECK(dense.seconds(2, 500) * 1e6 == doctest::Approx(100 + 20 + 5 + 15));
   const double layers = (4 * (11 + 2 + 40) + 2 * (11 + 2 + 7 + 100 + 20)) / 2.0;
   CHECK(step_seconds(cost, dense, Device::kHost, 1000, replay) * 1e6 == doctest::Approx(120 + layers));
 }

@@ -185,7 +185,7 @@ TEST_CASE("a sweep that leaves an arm out is refused by name") {
 }
 
 TEST_CASE("the dense part comes back from steps that hold expert time") {
-  const DenseCost truth{2, 300e-6, 80e-6, 2e-8};
+  const DenseCost truth{2, 300e-6, 80e-6, 2e-8, 5e-8};
   for (const double noise : {0.0, 0.02}) {
     Random random(4);
     std::vector<DenseCell> cells;
@@ -200,6 +200,9 @@ TEST_CASE("the dense part comes back from steps that hold expert time") {
     CHECK(fit.cost.fixed == doctest::Approx(truth.fixed).epsilon(noise > 0 ? 0.2 : 1e-6));
     CHECK(fit.cost.per_token == doctest::Approx(truth.per_token).epsilon(noise > 0 ? 0.2 : 1e-6));
     CHECK(fit.cost.per_position == doctest::Approx(truth.per_position).epsilon(noise > 0 ? 0.2 : 1e-6));
+    CHECK(fit.cost.per_further_position == doctest::Approx(truth.per_further_position).epsilon(noise > 0 ? 0.2 : 1e-6));
+    CHECK(fit.per_further_position.low <= fit.cost.per_further_position);
+    CHECK(fit.per_further_position.high >= fit.cost.per_further_position);
     CHECK(fit.per_token.low <= fit.cost.per_token);
     CHECK(fit.per_token.high >= fit.cost.per_token);
     CHECK(fit.fit_error <= (noise > 0 ? 0.05 : 1e-6));

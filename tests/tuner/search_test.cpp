@@ -80,6 +80,31 @@ TEST_CASE("everything fits: resident") {
   CHECK(chosen(Bench(Device::kHost, kLayers * kExperts, 20e-6, 20e-6, 50e-6).input) == Strategy::kResident);
 }
 
+TEST_CASE("everything fits: the others are offered with fewer slots, or with all when that is pinned, and a remark") {
+  Bench bench(Device::kHost, kLayers * kExperts, 20e-6, 20e-6, 50e-6);
+  for (const CandidatePrediction& candidate : search(bench.input).ranked) {
+    CHECK((candidate.config.slots == kLayers * kExperts) == (candidate.config.strategy == Strategy::kResident));
+  }
+  CHECK(find(search(bench.input), Strategy::kOffload)->config.slots == kLayers * kExperts / 2);
+  CHECK(search(bench.input).remarks.empty());
+  bench.input.slots = kLayers * kExperts;
+  bench.input.strategy = Strategy::kOffload;
+  const SearchResult pinned = search(bench.input);
+  CHECK(pinned.ranked[0].config.slots == kLayers * kExperts);
+  REQUIRE(pinned.remarks.size() == 1);
+  CHECK(pinned.remarks[0] == "offload with a slot for every expert works as resident once they are filled");
+  // One slot less than all is a cache like any other.
+  bench.input.slots = kLayers * kExperts - 1;
+  CHECK(search(bench.input).remarks.empty());
+  // When one layer's experts at the largest batch are all there are, nothing but resident is left.
+  bench.input.slots.reset();
+  bench.input.geometry.moe_layers = {0};
+  bench.input.base.max_batch = kExperts / kTopK;
+  RoutingTrace one = generate_trace("glm-4.7-flash", 1, kExperts, kTopK, 200, 3);
+  bench.input.sequences = {split_trace(one, 1)};
+  CHECK_THROWS_WITH_AS(search(bench.input), doctest::Contains("a slot for every expert: resident"), Error);
+}
+
 TEST_CASE("a fast link and a slow CPU: offload; a slow link and a fast CPU: cpu") {
   const SearchResult fast_link = search(Bench(Device::kCuda, 48, 2e-6, 2000e-6, 10e-6).input);
   CHECK(fast_link.ranked[0].config.strategy == Strategy::kOffload);

@@ -1,0 +1,132 @@
+// Checked against: hand-made measurements whose cells follow known parameters (closed forms), and round trips.
+#include "tuner/measurements.h"
+
+#include <doctest/doctest.h>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr int kLayers = 5;
+
+Measurement series(std::string probe, std::string name, std::vector<double> values, std::map<std::string, double> at) {
+  Measurement m;
+  m.probe = std::move(probe);
+  m.name = std::move(name);
+  m.unit = "us";
+  m.values = std::move(values);
+  m.stop_reason = "samples";
+  m.at = std::move(at);
+  return m;
+}
+
+// Microseconds of a layer: 3 + 7 per CPU expert, with `threads` threads twice as fast as one.
+std::vector<Measurement> machine(const std::vector<int>& thread_counts) {
+  std::vector<Measurement> all;
+  for (const int threads : thread_counts) {
+    for (int cpu = 0; cpu <= 4; ++cpu) {
+      const double us = (3 + 7.0 * cpu) / threads;
+      all.push_back(series("layer_sweep", "c" + std::to_string(cpu), {us, us, 9 * us},
+                           {{"threads", threads}, {"tokens", 1}, {"cpu", cpu}, {"cpu_picks", cpu}}));
+    }
+    for (const int context : {1, 100, 1000}) {
+      const double us = 50.0 / threads + 0.1 * context + kLayers * 3.0 / threads;
+      all.push_back(series("dense", "d" + std::to_string(context), {us, us, us},
+                           {{"threads", threads}, {"tokens", 1}, {"context", context}, {"hits", 0}}));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("samples and measurements are the same data") {
+  Samples samples;
+  samples.name = "n";
+  samples.unit = "GB/s";
+  samples.values = {1, 2};
+  samples.discarded = 3;
+  samples.stop_reason = "time";
+  samples.reduced = true;
+  samples.at = {{"threads", 2}};
+  samples.remarks = {"r"};
+  const std::vector<Measurement> kept = {to_measurement("stream", samples), to_measurement("dense", samples),
+                                         series("stream", "empty", {}, {})};
+  const std::vector<Samples> back = samples_of(kept, "stream");
+  REQUIRE(back.size() == 1);  // a series without values is none
+  CHECK(back[0].name == "n");
+  CHECK(back[0].unit == "GB/s");
+  CHECK(back[0].values == samples.values);
+  CHECK(back[0].discarded == 3);
+  CHECK(back[0].stop_reason == "time");
+  CHECK(back[0].reduced);
+  CHECK(back[0].at == samples.at);
+  CHECK(back[0].remarks == samples.remarks);
+}
+
+TEST_CASE("the ceiling is the best median of mem_read with these threads") {
+  const std::vector<Measurement> all = {series("stream", "mem_read.node=0", {10, 30, 20}, {{"threads", 2}}),
+                                        series("stream", "mem_read.node=1", {25, 24, 26}, {{"threads", 2}}),
+                                        series("stream", "mem_read", {99}, {{"threads", 4}}),
+                                        series("stream", "triad", {77}, {{"threads", 2}}),
+                                        series("expert_single", "mem_read", {88}, {{"threads", 2}})};
+  CHECK(mem_read_gbps(all, 2) == 25);
+  CHECK(mem_read_gbps(all, 4) == 99);
+  CHECK(mem_read_gbps(all, 8) == 0);
+}
+
+TEST_CASE("one model per thread count, from its own cells") {
+  const std::vector<ThreadModel> models = fit_models(machine({1, 2}), Device::kHost, kLayers, 1);
+  REQUIRE(models.size() == 2);
+  for (const ThreadModel& model : models) {
+    const double threads = model.cost.cost.threads;
+    const CostParameters& cost = model.cost.cost;
+    for (const int cpu : {0, 2, 4}) {
+      LayerCounts counts;
+      counts.cpu = counts.cpu_picks = cpu;
+      CHECK(1e6 * layer_seconds(cost, Device::kHost, counts) == doctest::Approx((3 + 7.0 * cpu) / threads));
+    }
+    CHECK(1e6 * model.dense.cost.seconds(1, 500) == doctest::Approx(50 / threads + 50).epsilon(1e-6));
+  }
+  const CostModelRecord record = cost_model_record(models);
+  CHECK(record.cells_fitted == 10);
+  CHECK(record.cells_held_out == 0);
+  int found = 0;
+  for (const Parameter& parameter : record.parameters) {
+    CHECK(parameter.low <= parameter.value);
+    CHECK(parameter.high >= parameter.value);
+    if (parameter.name == "s_c.threads=2") CHECK(1e6 * parameter.value == doctest::Approx(3.5));
+    if (parameter.name == "dense_per_position.threads=1") CHECK(1e6 * parameter.value == doctest::Approx(0.1));
+    found += parameter.name == "s_c.threads=2" || parameter.name == "dense_per_position.threads=1" ? 1 : 0;
+  }
+  CHECK(found == 2);
+}
+
+TEST_CASE("a thread count without dense steps has no model; with none left it is an error") {
+  std::vector<Measurement> all = machine({1, 2});
+  std::erase_if(all, [](const Measurement& m) { return m.probe == "dense" && m.at.at("threads") == 2; });
+  const std::vector<ThreadModel> models = fit_models(all, Device::kHost, kLayers, 1);
+  REQUIRE(models.size() == 1);
+  CHECK(models[0].cost.cost.threads == 1);
+  std::erase_if(all, [](const Measurement& m) { return m.probe == "dense"; });
+  CHECK_THROWS_WITH_AS(fit_models(all, Device::kHost, kLayers, 1), doctest::Contains("no thread count in common"),
+                       Error);
+  CHECK_THROWS_AS(fit_models({}, Device::kHost, kLayers, 1), Error);
+}
+
+TEST_CASE("a decode series is found by candidate, context and batch") {
+  const std::vector<Measurement> all = {series("decode", "a", {1}, {{"candidate", 0}, {"context", 128}, {"batch", 1}}),
+                                        series("decode", "b", {1}, {{"candidate", 1}, {"context", 128}, {"batch", 1}}),
+                                        series("decode", "c", {1}, {{"candidate", 1}, {"context", 128}, {"batch", 8}}),
+                                        series("decode", "d", {}, {{"candidate", 1}, {"context", 1024}, {"batch", 8}}),
+                                        series("dense", "e", {1}, {{"candidate", 2}, {"context", 128}, {"batch", 1}})};
+  REQUIRE(decode_series(all, 1, 128, 8) != nullptr);
+  CHECK(decode_series(all, 1, 128, 8)->name == "c");
+  CHECK(decode_series(all, 0, 128, 1)->name == "a");
+  CHECK(decode_series(all, 1, 1024, 8) == nullptr);  // without values
+  CHECK(decode_series(all, 0, 128, 8) == nullptr);
+  CHECK(decode_series(all, 2, 128, 1) == nullptr);  // another probe's
+}
+
+}  // namespace ft

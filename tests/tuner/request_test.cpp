@@ -1,0 +1,81 @@
+// Checked against: the rules stated in tuner/request.h, through the real command line parser.
+#include "tuner/request.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+TuneRequest request(std::vector<const char*> words) {
+  words.insert(words.begin(), {"ft-tune", "--model", "some/./model"});
+  const ParseResult parsed = parse_command_line(kTuneProgram, "test", static_cast<int>(words.size()), words.data());
+  return parse_tune_request(*parsed.options);
+}
+
+}  // namespace
+
+TEST_CASE("nothing given: defaults, an absolute model path, nothing pinned") {
+  const TuneRequest r = request({});
+  CHECK(r.weights.model_path == std::filesystem::current_path().string() + "/some/model");
+  CHECK(!r.weights.synthetic);
+  CHECK(r.budget_seconds == 120);
+  CHECK(r.contexts.empty());
+  CHECK(r.batches.empty());
+  CHECK(r.forced.empty());
+  CHECK(!r.strategy.has_value());
+  CHECK(!r.slots.has_value());
+  CHECK(!r.threads.has_value());
+  CHECK(!r.resume);
+  CHECK(!r.dry_run);
+}
+
+TEST_CASE("points are sorted") {
+  const TuneRequest r = request({"--context", "1024,128", "--batch", "8,1"});
+  CHECK(r.contexts == std::vector<int64_t>{128, 1024});
+  CHECK(r.batches == std::vector<int64_t>{1, 8});
+}
+
+TEST_CASE("pinned knobs are noted as they were given") {
+  const TuneRequest r = request({"--strategy", "hybrid", "--slots", "50%", "--threads", "2"});
+  CHECK(r.strategy == Strategy::kHybrid);
+  CHECK(r.slots->percent == 50.0);
+  CHECK(r.threads == 2);
+  CHECK(r.forced == std::vector<std::string>{"--strategy hybrid", "--slots 50%", "--threads 2"});
+}
+
+TEST_CASE("resident takes no other slot count than all") {
+  CHECK_NOTHROW(request({"--strategy", "resident"}));
+  CHECK_NOTHROW(request({"--strategy", "resident", "--slots", "100%"}));
+  CHECK_THROWS_WITH_AS(request({"--strategy", "resident", "--slots", "99%"}), doctest::Contains("--slots"), Error);
+  CHECK_THROWS_WITH_AS(request({"--strategy", "resident", "--slots", "7"}), doctest::Contains("'7'"), Error);
+  CHECK_NOTHROW(request({"--strategy", "offload", "--slots", "7"}));
+}
+
+TEST_CASE("synthetic weights name a routing; with a checkpoint --routing is refused") {
+  const TuneRequest r = request({"--weights", "synthetic:9"});
+  CHECK(r.weights.synthetic);
+  CHECK(r.weights.synthetic_seed == 9);
+  CHECK(r.weights.routing_preset == "qwen3-30b");
+  CHECK(request({"--weights", "synthetic", "--routing", "glm-4.7-flash"}).weights.routing_preset == "glm-4.7-flash");
+  CHECK_THROWS_WITH_AS(request({"--routing", "glm-4.7-flash"}), doctest::Contains("--routing"), Error);
+}
+
+TEST_CASE("a device that this build lacks and an output that cannot be written are refused before measuring") {
+  CHECK_THROWS_WITH_AS(request({"--device", "cuda"}), doctest::Contains("no CUDA device"), Error);
+  CHECK_NOTHROW(request({"--device", "host"}));
+  const auto folder = std::filesystem::temp_directory_path() / ("request_test_" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string inside = (folder / "p.json").string(), missing = (folder / "none" / "p.json").string();
+  CHECK(request({"--output", inside.c_str()}).output == inside);
+  CHECK_THROWS_WITH_AS(request({"--output", missing.c_str()}), doctest::Contains("does not exist"), Error);
+  CHECK_THROWS_WITH_AS(request({"--output", folder.c_str()}), doctest::Contains("it is a folder"), Error);
+  CHECK(!std::filesystem::exists(inside));  // asking writes nothing
+  std::filesystem::remove(folder);
+}
+
+}  // namespace ft
