@@ -175,7 +175,7 @@ void Service::stop() {
 
 std::unique_ptr<Generation> Service::start(const CompletionRequest& request) {
   State& s = *state_;
-  if (s.text.tokenizer == nullptr) throw Error(ErrorKind::kFailed, {s.text.missing});
+  if (s.text.tokenizer == nullptr) throw Error(ErrorKind::kRequest, {s.text.missing});
   std::vector<int32_t> prompt = s.prompt_ids(request);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const int64_t rest = max_context() - prompt_tokens;

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""ft-tune as a user meets it: pinned knobs, interruption and resumption, output that cannot be written. Checked against:
+the command's --help and issue 2, item 9."""
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from support import (DONE, FAILED, INTERRUPTED, ONE_POINT, SECONDS, TINY_MOE, USAGE, ProgramTest, command, run, start,
+                     synthetic_model, tune, wait_for_handler, wait_for_line)
+
+CORES = len(os.sched_getaffinity(0))
+EXPERTS = 192  # of the bundled model, over all layers
+
+
+def probes_of(record):
+    return {m["probe"] for m in record["measurements"]}
+
+
+class TuneCase(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.output = self.folder / "profile.json"
+        self.samples = self.folder / "profile.json.samples.json"
+
+    def tune(self, *options, budget="1"):
+        return tune(TINY_MOE, self.output, *options, budget=budget)
+
+
+class TuneTest(TuneCase):
+    def test_five_seconds_are_enough_and_say_so(self):
+        begin = time.monotonic()
+        done, profile = self.tune(budget="5")
+        self.assertLess(time.monotonic() - begin, 60)
+        self.assertEqual(done.stdout.splitlines()[-1], f"profile: {self.output}")
+        self.assertTrue(profile["conditions"]["reduced"])
+        self.assertEqual(profile["conditions"]["budget_seconds"], 5)
+        self.assertEqual(profile["conditions"]["forced"], [])
+        self.assertEqual(probes_of(profile), {"stream", "expert_single", "layer_sweep", "dense", "overlap", "decode"})
+        self.assertEqual({s["probe"] for s in profile["skipped"]}, {"pcie_linear", "pcie_gather"})
+        self.assertNotIn("s left]", done.stdout)
+        self.assertIn("s left] decode", done.stderr)
+        self.assertIn("choice: " + profile["serve"]["strategy"], done.stdout)
+        self.assert_no_files(("profile.json",))
+
+    def test_pins_are_honoured_and_served(self):
+        cases = [(("--strategy", "offload", "--slots", "50%", "--threads", "1"), "offload", EXPERTS // 2, 1),
+                 (("--strategy", "resident", "--slots", "100%"), "resident", EXPERTS, None)]
+        for options, strategy, slots, threads in cases:
+            with self.subTest(options):
+                done, profile = self.tune(*options, *ONE_POINT)
+                serve = profile["serve"]
+                self.assertEqual(serve["strategy"], strategy or serve["strategy"])
+                self.assertEqual(serve["slots"], slots)
+                self.assertEqual(serve["threads"], threads or serve["threads"])
+                forced = [f"{a} {b}" for a, b in zip(options[::2], options[1::2])]
+                self.assertEqual(sorted(profile["conditions"]["forced"]), sorted(forced))
+                self.assertTrue(profile["decision"]["forced"])
+                for text in forced:
+                    self.assertIn(f"forced: {text}", done.stdout)
+                plan = run("ft-engine", "--profile", self.output, "--dry-run")
+                self.assertEqual(plan.returncode, DONE, plan.stderr)
+                self.assertIn(f"{slots} slots", plan.stdout)
+                self.assertIn(f"forced: {forced[0]}", plan.stderr)
+
+    def test_what_cannot_run_is_a_row_with_its_reason(self):
+        """Half of the experts: resident cannot run, and the profile that says so is accepted."""
+        _, profile = self.tune("--slots", "50%", *ONE_POINT)
+        rejected = [c for c in profile["candidates"] if c["strategy"] == "resident"]
+        self.assertEqual([c["verdict"] for c in rejected], ["needs all 192 slots, asked for are 96"])
+        self.assertEqual(run("ft-engine", "--profile", self.output, "--dry-run").returncode, DONE)
+
+    def test_pins_that_are_refused(self):
+        cases = [(("--slots", "50%", "--strategy", "resident"), "--slots is '96'"),
+                 (("--slots", "191", "--strategy", "resident"), "allowed: 192 or 100%"),
+                 (("--slots", "0", "--strategy", "hybrid"), "allowed: 32 to 192"), (("--slots", "31"), "or 0 with"),
+                 (("--slots", "193"), "allowed: 32 to 192"), (("--threads", str(CORES + 1)), "usable cores"),
+                 (("--context", "4097"), "allowed: 1 to 4096"), (("--device", "cuda"), "--device host")]
+        for options, words in cases:
+            for extra in ((), ("--dry-run",)):
+                with self.subTest(options + extra):
+                    done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, *options, *extra)
+                    self.assert_refused(done, USAGE, options[0], words)
+                    self.assertNotIn("packing", done.stderr)
+        self.assert_no_files()
+
+    def test_a_dry_run_writes_nothing(self):
+        done = run("ft-tune", "--model", TINY_MOE, "--dry-run", "-o", self.output, "--strategy", "hybrid", "--slots", "64")
+        self.assertEqual((done.returncode, done.stderr), (DONE, ""))
+        for words in ("expert banks", "layer_sweep", "hybrid    64"):
+            self.assertIn(words, done.stdout)
+        self.assert_no_files()
+
+    def test_output_that_cannot_be_written_is_refused_at_once(self):
+        for output in (self.folder, self.folder / "none" / "p.json", "/dev/null", "/proc/p.json", self.folder / ("x" * 250)):
+            with self.subTest(output):
+                done = run("ft-tune", "--model", TINY_MOE, "-o", output)
+                self.assert_refused(done, USAGE, "--output")
+                self.assertNotIn("packing", done.stderr)
+        not_utf8 = run("ft-tune", "--model", bytes(self.folder) + b"/\xff", "-o", self.output)
+        self.assert_refused(not_utf8, USAGE, "--model", "UTF-8")
+        self.assert_no_files()
+
+    def test_a_full_disk_leaves_the_old_file(self):
+        """A limit on the size of files stands in for the disk: the kernel refuses the write in the same place."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        self.output.write_text("old", encoding="utf-8")
+        done = run("ft-tune", "--model", TINY_MOE, "--budget", "1", "-o", self.output, preexec_fn=limit)
+        self.assert_refused(done, FAILED, "File too large", str(self.output))
+        self.assertEqual(self.output.read_text(encoding="utf-8"), "old")
+        self.assert_no_files(("profile.json",))
+
+    def test_a_lost_stdout_is_a_failure(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(command("ft-tune", "--model", TINY_MOE, "--dry-run"), stdout=full, stderr=subprocess.PIPE,
+                                  text=True, timeout=SECONDS, check=False)
+        self.assertEqual(done.returncode, FAILED)
+        self.assertIn("cannot write to stdout", done.stderr)
+
+
+class InterruptTest(TuneCase):
+    def interrupt(self, at, *options):
+        """Ctrl-C when stderr shows `at`; returns exit code, stdout and the last line of stderr."""
+        process = start("ft-tune", "--model", TINY_MOE, "-o", self.output, *options)
+        wait_for_line(process, at)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        out, err = process.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 15)
+        return process.returncode, out, err.splitlines()[-1]
+
+    def test_samples_are_kept_and_resumed(self):
+        code, out, last = self.interrupt("] layer_sweep", "--budget", "8", "--threads", "1")
+        self.assertEqual((code, out), (INTERRUPTED, ""))
+        self.assertIn(str(self.samples), last)
+        self.assertIn("--resume", last)
+        self.assert_no_files(("profile.json.samples.json",))
+        record = json.loads(self.samples.read_text(encoding="utf-8"))
+        self.assertLessEqual({"stream", "expert_single"}, probes_of(record))
+
+        for options, words in ((("--context", "64", "--threads", "1"), "--context"), ((), "--threads")):
+            other = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume", *options)
+            self.assert_refused(other, USAGE, words, str(self.samples))
+        self.assert_no_files(("profile.json.samples.json",))
+
+        done, profile = self.tune("--resume", "--threads", "1", budget="4")
+        self.assertIn("resuming: 2 probes are done", done.stderr)
+        self.assertNotIn("] stream", done.stderr)
+        self.assertIn("] layer_sweep", done.stderr)
+        kept = [m for m in record["measurements"] if m["probe"] == "stream"]
+        self.assertEqual([m for m in profile["measurements"] if m["probe"] == "stream"], kept)
+        self.assert_no_files(("profile.json",))
+
+    def test_nothing_to_resume(self):
+        self.assert_refused(run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume"), USAGE, str(self.samples))
+        for text in ("", "{}", '{"version": "2.0.0"}', "[" * 100000):
+            self.samples.write_text(text, encoding="utf-8")
+            done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume")
+            self.assert_refused(done, USAGE, "samples file")
+            self.assertNotIn("packing", done.stderr)
+            self.assertEqual(self.samples.read_text(encoding="utf-8"), text)
+
+    def test_while_decoding(self):
+        code, _, _ = self.interrupt("] decode", "--budget", "2")
+        self.assertEqual(code, INTERRUPTED)
+        self.assert_no_files(("profile.json.samples.json",))
+        self.tune("--resume", budget="2")
+        self.assert_no_files(("profile.json",))
+
+    def test_while_loading(self):
+        """1.2 GiB of weights take long enough to be met while they are made."""
+        large = synthetic_model("large", hidden_size=1024, num_hidden_layers=24, num_experts=64, moe_intermediate_size=128)
+        process = start("ft-tune", "--model", large, "--weights", "synthetic", "-o", self.output)
+        wait_for_handler(process, signal.SIGINT)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (INTERRUPTED, ""), err)
+        self.assertIn("interrupted", err.splitlines()[-1])
+        self.assert_no_files()
+
+
+if __name__ == "__main__":
+    unittest.main()
