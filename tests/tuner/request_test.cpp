@@ -48,14 +48,6 @@ TEST_CASE("pinned knobs are noted as they were given") {
   CHECK(r.forced == std::vector<std::string>{"--strategy hybrid", "--slots 50%", "--threads 2"});
 }
 
-TEST_CASE("resident takes no other slot count than all") {
-  CHECK_NOTHROW(request({"--strategy", "resident"}));
-  CHECK_NOTHROW(request({"--strategy", "resident", "--slots", "100%"}));
-  CHECK_THROWS_WITH_AS(request({"--strategy", "resident", "--slots", "99%"}), doctest::Contains("--slots"), Error);
-  CHECK_THROWS_WITH_AS(request({"--strategy", "resident", "--slots", "7"}), doctest::Contains("'7'"), Error);
-  CHECK_NOTHROW(request({"--strategy", "offload", "--slots", "7"}));
-}
-
 TEST_CASE("synthetic weights name a routing; with a checkpoint --routing is refused") {
   const TuneRequest r = request({"--weights", "synthetic:9"});
   CHECK(r.weights.synthetic);
@@ -72,8 +64,8 @@ TEST_CASE("a device that this build lacks and an output that cannot be written a
   std::filesystem::create_directory(folder);
   const std::string inside = (folder / "p.json").string(), missing = (folder / "none" / "p.json").string();
   CHECK(request({"--output", inside.c_str()}).output == inside);
-  CHECK_THROWS_WITH_AS(request({"--output", missing.c_str()}), doctest::Contains("does not exist"), Error);
-  CHECK_THROWS_WITH_AS(request({"--output", folder.c_str()}), doctest::Contains("it is a folder"), Error);
+  CHECK_THROWS_WITH_AS(request({"--output", missing.c_str()}), doctest::Contains("create the folder first"), Error);
+  CHECK_THROWS_WITH_AS(request({"--output", folder.c_str()}), doctest::Contains("where a folder is"), Error);
   CHECK(!std::filesystem::exists(inside));  // asking writes nothing
   std::filesystem::remove(folder);
 }
