@@ -94,6 +94,12 @@ constexpr OptionSpec kTuneOptions[] = {
     {.name = "--dry-run",
      .kind = OptionKind::kFlag,
      .help = "Prints the memory plan, the probes and the candidates, and measures nothing."},
+    {.name = "--log-level",
+     .kind = OptionKind::kChoice,
+     .value_name = "LEVEL",
+     .default_text = "info",
+     .choices = "debug|info|warning|error",
+     .help = "Least severe messages that are shown on stderr."},
 };
 
 constexpr OptionSpec kEngineOptions[] = {
@@ -164,6 +170,12 @@ constexpr OptionSpec kEngineOptions[] = {
      .low = kMinMemoryLimitBytes,
      .high = kMaxMemoryLimitBytes,
      .help = "Host memory to use at most. Without it: what is available within the cgroup's limit."},
+    {.name = "--log-level",
+     .kind = OptionKind::kChoice,
+     .value_name = "LEVEL",
+     .default_text = "info",
+     .choices = "debug|info|warning|error",
+     .help = "Least severe messages that are shown on stderr."},
 };
 
 }  // namespace

@@ -2,9 +2,11 @@
 """Checks that includes follow the arrows of the design: check_arrows.py [ROOT]
 
     kernels <- engine <- probes <- tuner        schemas <- profiles <- {engine/program, engine/server, tuner, probes/main}
+    engine/program <- tuner
 
-kernels/base is visible to all. Our headers are included by project path and exist; third-party headers that are slow to
-compile or that decide an interface stay out of our headers.
+engine/program is where the engine's types and the profile's meet: ft-engine's main and what ft-tune shares with it.
+kernels/base is visible to all. Our headers are included by project path and exist; third-party headers that are slow
+to compile or that decide an interface stay out of our headers.
 """
 import pathlib
 import re
@@ -29,7 +31,7 @@ ALLOWED = {
     "engine/program/": ("engine/", "kernels/", "profiles/", "schemas/"),
     "probes/": ("probes/", *ENGINE_LIBRARY, "kernels/"),
     "probes/main.cpp": ("probes/", *ENGINE_LIBRARY, "kernels/", "profiles/", "schemas/"),
-    "tuner/": ("tuner/", "probes/", *ENGINE_LIBRARY, "kernels/", "profiles/", "schemas/"),
+    "tuner/": ("tuner/", "probes/", "engine/program/", *ENGINE_LIBRARY, "kernels/", "profiles/", "schemas/"),
     "tests/": ("",),
 }
 HEAVY_IN_HEADERS = re.compile(

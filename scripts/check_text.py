@@ -45,16 +45,16 @@ def check_line(path, line):
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     problems = []
-    # Data is what it is; LICENSE is not ours to format.
-    files = [p for p in tracked_files(root, *TEXT_SUFFIXES) if p.parts[:2] != ("tests", "data") and p.name != "LICENSE"]
+    # Data and seeds are what they are; LICENSE is not ours to format.
+    files = [p for p in tracked_files(root, *TEXT_SUFFIXES)
+             if not str(p).startswith(("tests/data/", "tests/fuzz/corpus/")) and p.name != "LICENSE"]
     for path in files:
         if JUNK_NAMES.match(path.name):
             problems.append(f"{path}: a name that says nothing")
         try:
             text = (root / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            if path.parts[:2] != ("tests", "fuzz"):
-                problems.append(f"{path}: not UTF-8")
+            problems.append(f"{path}: not UTF-8")
             continue
         for number, line in enumerate(text.split("\n"), 1):
             problems += [f"{path}:{number}: {what}" for what in check_line(path, line)]

@@ -1,6 +1,7 @@
 // ft-tune: measures this machine with a model's real geometry, chooses, confirms, writes a profile.
 #include <cstdio>
 
+#include "engine/program/log.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
 #include "tuner/preflight.h"
@@ -12,6 +13,7 @@ namespace {
 
 int run(const ParsedOptions& options) {
   install_interrupt_handler();
+  start_log(options.text("--log-level"));
   const TuneRequest request = parse_tune_request(options);
   if (request.dry_run) {
     std::fputs(tune_dry_run(request).c_str(), stdout);

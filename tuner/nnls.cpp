@@ -1,6 +1,6 @@
 #include "tuner/nnls.h"
 
-#include <Eigen/Dense>
+#include <Eigen/QR>
 
 #include "kernels/base/error.h"
 

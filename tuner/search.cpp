@@ -49,7 +49,6 @@ class Search {
     for (const ThreadModel& model : input_.models) {
       if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
       measured = true;
-      threads_ = model.cost.cost.threads;
       resident(model, bounds);
       offload(model, bounds);
       cpu(model, bounds);
@@ -68,7 +67,7 @@ class Search {
     for (const RejectedStrategy& entry : result_.rejected) {
       if (entry.strategy == strategy && entry.reason == reason) return;
     }
-    result_.rejected.push_back({strategy, reason, threads_});
+    result_.rejected.push_back({strategy, reason});
   }
 
   // Slot counts worth a row: all that fits, half of it, the least that works; or the pinned one.
@@ -292,7 +291,6 @@ class Search {
 
   const SearchInput& input_;
   int size_ = 0;
-  int threads_ = 0;  // of the model that is looked at
   std::map<CachePolicy, std::vector<ReplayResult>> replays_;
   SearchResult result_;
 };

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/program/log.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "probes/session.h"
@@ -46,16 +47,16 @@ class Progress {
   double spent() const { return began_ == 0 ? 0 : now_seconds() - began_; }
   double left() const { return std::max(0.0, budget_ - spent()); }
   void stage(std::string_view name, std::string_view what) {
-    const std::string text = fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), name, what);
-    std::fprintf(stderr, "%s\n", text.c_str());
+    log_info(fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), name, what));
   }
   void load(std::string_view stage, double fraction) {
     const int percent = static_cast<int>(100 * fraction);
+    if (!log_shows_info()) return;
     if (terminal_) {
       std::fprintf(stderr, "\r%.*s: %3d %%%s", static_cast<int>(stage.size()), stage.data(), percent,
                    percent >= 100 ? "\n" : "");
     } else if (percent >= 100) {
-      std::fprintf(stderr, "%.*s: done\n", static_cast<int>(stage.size()), stage.data());
+      log_info(fmt::format("{}: done", stage));
     }
   }
 
@@ -167,7 +168,7 @@ class Tuning {
       done_.insert(m.probe);
       record_.measurements.push_back(std::move(m));
     }
-    std::fprintf(stderr, "resuming: %zu probes are done\n", done_.size());
+    log_info(fmt::format("resuming: {} probes are done", done_.size()));
   }
 
   // What is left of the budget is shared out among the probes that are still to come, by weight.

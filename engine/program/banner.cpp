@@ -22,6 +22,7 @@ std::string decision_text(const Profile& profile) {
     text += fmt::format("  weights are synthetic (seed {}), routing from {}\n", *profile.serve.synthetic_seed,
                         profile.serve.routing_preset.value_or("the router"));
   }
+  text.pop_back();  // the log ends the line
   return text;
 }
 

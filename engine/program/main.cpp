@@ -1,4 +1,6 @@
 // ft-engine: serves exactly what a profile says.
+#include <spdlog/fmt/fmt.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include "engine/model/checkpoint.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
+#include "engine/program/log.h"
 #include "engine/program/serve_config.h"
 #include "engine/runtime/score.h"
 #include "engine/server/http_server.h"
@@ -62,23 +65,25 @@ Profile required_profile(const ParsedOptions& options) {
                                   "make one with: ft-tune --model " + model + " -o profile.json"});
 }
 
-// --weights, --routing and --host-memory in place of what the profile says.
+// --weights, --routing and --host-memory in place of what the profile says. Another kind of weights is another
+// identity, so it is refused unless the user accepts that difference.
 void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
-  WeightSource& weights = config.weights;
-  if (options.has("--weights")) {
-    const auto seed = options.synthetic_seed("--weights");
-    weights.synthetic = seed.has_value();
-    weights.synthetic_seed = seed.value_or(0);
-    if (!seed) weights.routing_preset.clear();
-  }
-  if (options.has("--routing")) {
-    if (!weights.synthetic) {
-      throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights", "", "", "leave it out"});
-    }
-    weights.routing_preset = options.text("--routing");
-  }
   config.host_memory_limit_bytes = options.optional_integer("--host-memory");
   if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
+  WeightSource& source = config.weights;
+  if (options.has("--weights")) {
+    const auto seed = options.synthetic_seed("--weights");
+    source.synthetic = seed.has_value();
+    source.synthetic_seed = seed.value_or(0);
+    if (!source.synthetic) source.routing_preset.clear();
+  }
+  if (!options.has("--routing")) return;
+  if (!source.synthetic) {
+    throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights: a checkpoint's own router "
+                                    "chooses its experts",
+                                    "", "", "leave --routing out"});
+  }
+  source.routing_preset = options.text("--routing");
 }
 
 Accepted accept_profile(const ParsedOptions& options) {
@@ -117,7 +122,7 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
         const int percent = static_cast<int>(100 * fraction);
         if (percent / 10 == shown / 10 && shown >= 0 && percent < 100) return;
         shown = percent;
-        std::fprintf(stderr, "%.*s: %d %%\n", static_cast<int>(stage.size()), stage.data(), percent);
+        log_info(fmt::format("{}: {} %", stage, percent));
       });
   auto engine = std::make_unique<Engine>(std::move(model), accepted.config, accepted.memory);
   if (accepted.routing != nullptr) engine->set_routing(accepted.routing);
@@ -179,39 +184,40 @@ int run_prompt(const ParsedOptions& options, const Accepted& accepted) {
     if (interrupted()) return kExitInterrupted;
   }
   std::fputc('\n', stdout);
-  std::fprintf(stderr, "%s\n", stats_line(service.profile(), service.stats()).c_str());
+  log_info(stats_line(service.profile(), service.stats()));
   return kExitDone;
 }
 
 // Whoever stops a server, loaded or not, gets what was asked for.
 int run_server(const ParsedOptions& options, const Accepted& accepted) try {
   HttpServer server(options.text("--host"), static_cast<int>(options.integer("--port")));
-  std::fprintf(stderr, "listening on http://%s:%d, loading\n", options.text("--host").c_str(), server.port());
+  log_info(fmt::format("listening on http://{}:{}, loading", options.text("--host"), server.port()));
   const TextModel text = load_text_model(accepted.config.weights.model_path);
-  if (!text.missing.empty()) std::fprintf(stderr, "warning: %s\n", text.missing.c_str());
+  if (!text.missing.empty()) log_warning(text.missing);
   const auto engine = load_engine(accepted);
   auto service = std::make_unique<Service>(*engine, text, served_profile(accepted));
   server.set_ready(*service);
-  std::fprintf(stderr, "ready\n");
+  log_info("ready");
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  std::fprintf(stderr, "stopping\n");
+  log_info("stopping");
   const std::string last = stats_line(service->profile(), service->stats());
   server.begin_stop();
   service->stop();
   server.stop();
-  std::fprintf(stderr, "%s\n", last.c_str());
+  log_info(last);
   return kExitDone;
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kInterrupted) throw;
-  std::fprintf(stderr, "stopped: %s\n", error.what());
+  log_info(std::string("stopped: ") + error.what());
   return kExitDone;
 }
 
 int run(const ParsedOptions& options) {
   install_interrupt_handler();
+  start_log(options.text("--log-level"));
   check_modes(options);
   const Accepted accepted = accept_profile(options);
-  std::fputs(decision_text(accepted.profile).c_str(), stderr);
+  log_info(decision_text(accepted.profile));
   if (options.flag("--dry-run")) {
     std::fputs(memory_plan_text(accepted.plan, accepted.config).c_str(), stdout);
     return kExitDone;

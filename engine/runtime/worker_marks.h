@@ -2,6 +2,7 @@
 // sharing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -156,10 +156,12 @@ std::string content_text(const Object& content, const std::string& path) {
   if (!content.is_array()) refuse(path, content, allowed);
   std::string joined;
   for (const Object& part : content) {
-    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string()) {
+    const Object* type = part.is_object() ? find(part, "type") : nullptr;
+    const Object* words = part.is_object() ? find(part, "text") : nullptr;
+    if (type == nullptr || *type != "text" || words == nullptr || !words->is_string()) {
       refuse(path, part, allowed, "content part not supported");
     }
-    joined += part["text"].get<std::string>();
+    joined += words->get<std::string>();
   }
   return joined;
 }

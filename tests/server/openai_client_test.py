@@ -90,7 +90,8 @@ def test_chat(engine, client):
 def test_completion_continues_the_text(engine, client):
     answer = complete(client, PROMPTS[0])
     assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 24
-    assert "heaven" in answer.choices[0].text or "earth" in answer.choices[0].text, answer.choices[0].text
+    # Transformers' greedy text for this prompt (tests/data/tiny-moe/eval.json) begins so.
+    assert answer.choices[0].text.startswith(", that the Lord Jesus Christ"), answer.choices[0].text
 
 
 def test_streams_equal_whole_answers(engine, client):

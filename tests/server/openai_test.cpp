@@ -137,8 +137,12 @@ TEST_CASE("messages are checked one by one") {
         "messages[1]");
   CHECK(refused(Endpoint::kChat, R"({"messages": [{"role": "robot", "content": "b"}]})") == "messages[0].role");
   CHECK(refused(Endpoint::kChat, R"({"messages": [{"role": "user"}]})") == "messages[0].content");
-  CHECK(refused(Endpoint::kChat, R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})") ==
-        "messages[0].content");
+  for (const char* part : {R"({"type": "image_url"})", R"({"type": 1, "text": "a"})", R"({"type": null, "text": "a"})",
+                           R"({"text": "a"})", R"({"type": "text"})", R"({"type": "text", "text": 1})", "1"}) {
+    CAPTURE(part);
+    const std::string body = R"({"messages": [{"role": "user", "content": [)" + std::string(part) + "]}]}";
+    CHECK(refused(Endpoint::kChat, body) == "messages[0].content");
+  }
 }
 
 TEST_CASE("stop strings at the bound and one past it") {

@@ -1,0 +1,24 @@
+#include "engine/program/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <string>
+
+namespace ft {
+
+void start_log(std::string_view level) {
+  auto logger = spdlog::stderr_color_mt("ft");
+  logger->set_pattern("%v");
+  logger->set_level(spdlog::level::from_str(std::string(level)));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+bool log_shows_info() { return spdlog::should_log(spdlog::level::info); }
+
+void log_debug(std::string_view text) { spdlog::debug("{}", text); }
+void log_info(std::string_view text) { spdlog::info("{}", text); }
+void log_warning(std::string_view text) { spdlog::warn("warning: {}", text); }
+
+}  // namespace ft
