@@ -228,7 +228,6 @@ class Decider {
     for (const RejectedStrategy& rejected : input_.search->rejected) {
       Candidate candidate;
       candidate.strategy = strategy_name(rejected.strategy);
-      candidate.threads = rejected.threads;
       candidate.verdict = rejected.reason;
       result_.candidates.push_back(std::move(candidate));
     }

@@ -48,7 +48,6 @@ class Search {
     for (const ThreadModel& model : input_.models) {
       if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
       measured = true;
-      threads_ = model.cost.cost.threads;
       resident(model, bounds_of(Strategy::kResident));
       offload(model, bounds_of(Strategy::kOffload));
       cpu(model, bounds_of(Strategy::kCpu));
@@ -74,7 +73,7 @@ class Search {
     for (const RejectedStrategy& entry : result_.rejected) {
       if (entry.strategy == strategy && entry.reason == reason) return;
     }
-    result_.rejected.push_back({strategy, reason, threads_});
+    result_.rejected.push_back({strategy, reason});
   }
 
   void remark(const std::string& text) {
@@ -315,7 +314,6 @@ class Search {
 
   const SearchInput& input_;
   int size_ = 0;
-  int threads_ = 0;  // of the model that is looked at
   std::map<CachePolicy, std::vector<ReplayResult>> replays_;
   SearchResult result_;
 };

@@ -50,7 +50,6 @@ struct CandidatePrediction {
 struct RejectedStrategy {
   Strategy strategy{};
   std::string reason;
-  int threads = 0;  // with which it was looked at first
 };
 
 struct SearchResult {

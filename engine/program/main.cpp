@@ -65,23 +65,25 @@ Profile required_profile(const ParsedOptions& options) {
                                   "make one with: ft-tune --model " + model + " -o profile.json"});
 }
 
-// --weights, --routing and --host-memory in place of what the profile says.
+// --weights, --routing and --host-memory in place of what the profile says. Another kind of weights is another
+// identity, so it is refused unless the user accepts that difference.
 void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
-  WeightSource& weights = config.weights;
-  if (options.has("--weights")) {
-    const auto seed = options.synthetic_seed("--weights");
-    weights.synthetic = seed.has_value();
-    weights.synthetic_seed = seed.value_or(0);
-    if (!seed) weights.routing_preset.clear();
-  }
-  if (options.has("--routing")) {
-    if (!weights.synthetic) {
-      throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights", "", "", "leave it out"});
-    }
-    weights.routing_preset = options.text("--routing");
-  }
   config.host_memory_limit_bytes = options.optional_integer("--host-memory");
   if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
+  WeightSource& source = config.weights;
+  if (options.has("--weights")) {
+    const auto seed = options.synthetic_seed("--weights");
+    source.synthetic = seed.has_value();
+    source.synthetic_seed = seed.value_or(0);
+    if (!source.synthetic) source.routing_preset.clear();
+  }
+  if (!options.has("--routing")) return;
+  if (!source.synthetic) {
+    throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights: a checkpoint's own router "
+                                    "chooses its experts",
+                                    "", "", "leave --routing out"});
+  }
+  source.routing_preset = options.text("--routing");
 }
 
 Accepted accept_profile(const ParsedOptions& options) {
@@ -206,7 +208,7 @@ int run_server(const ParsedOptions& options, const Accepted& accepted) try {
   return kExitDone;
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kInterrupted) throw;
-  log_info(fmt::format("stopped: {}", error.what()));
+  log_info(std::string("stopped: ") + error.what());
   return kExitDone;
 }
 

@@ -40,7 +40,8 @@ std::array<Metric, 24> metrics(const ServedProfile& profile, const ServiceStats&
       {"ft_miss_cpu_share", "gauge", "Share of misses computed on the CPU", s.cpu_share},
       {"ft_decode_tokens_per_second", "gauge", "Achieved decode rate", s.decode_tok_s},
       {"ft_predicted_tokens_per_second", "gauge", "The profile's prediction", profile.predicted_tok_s},
-      {"ft_achieved_over_predicted", "gauge", "Achieved over predicted rate of decode steps with one sequence", s.achieved_over_predicted},
+      {"ft_achieved_over_predicted", "gauge", "Achieved over predicted rate of decode steps with one sequence",
+       s.achieved_over_predicted},
       {"ft_decode_gigabytes_per_second", "gauge", "Weight bytes read by decode steps", s.decode_gbps},
   }};
 }

@@ -104,6 +104,21 @@ TEST_CASE("what cannot be written is one clear error and leaves nothing behind")
   CHECK(folder.entries() == 3);
 }
 
+TEST_CASE("check_writable refuses what writing would refuse, and changes nothing") {
+  const Folder folder;
+  ft::write_file_atomically(folder / "file", "old");
+  ft::check_writable(folder / "file");
+  ft::check_writable(folder / "new");
+  CHECK(ft::read_text_file(folder / "file") == "old");
+  CHECK(folder.entries() == 1);
+  for (const std::string& path : {folder / "none/f", std::string(folder.path()), std::string("/dev/null"),
+                                  folder / "file/f", folder / std::string(256, 'x')}) {
+    CAPTURE(path);
+    CHECK_THROWS_AS(ft::check_writable(path), ft::Error);
+  }
+  CHECK(folder.entries() == 1);
+}
+
 TEST_CASE("symbolic links are followed, dangling ones refused") {
   const Folder folder;
   ft::write_file_atomically(folder / "real", "old");

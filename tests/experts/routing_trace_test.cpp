@@ -4,6 +4,7 @@
 #include "engine/experts/routing_trace.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -199,6 +200,20 @@ TEST_CASE("a trace written is the trace read") {
   trace.ids.pop_back();
   CHECK_THROWS_AS(write_routing_trace(path, trace), Error);
   CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("synthetic routing is a preset of any size, or a trace that fits the geometry") {
+  CHECK(synthetic_routing("uniform", 2, 8, 2, 50, 1).ids == generate_trace("uniform", 2, 8, 2, 50, 1).ids);
+  const RoutingTrace longest = synthetic_routing("uniform", 512, 64, 32, 2048, 1);  // as many picks as a trace may have
+  CHECK(longest.tokens == kMaxTracePicks / (512 * 32));
+  CHECK_THROWS_AS(synthetic_routing("none", 2, 8, 2, 50, 1), Error);
+  const std::string path = std::filesystem::temp_directory_path() / ("ft-trace-" + std::to_string(::getpid()));
+  write_routing_trace(path, generate_trace("uniform", 2, 8, 2, 5, 1));
+  CHECK(synthetic_routing(path, 2, 8, 2, 50, 1).tokens == 5);
+  CHECK_THROWS_AS(synthetic_routing(path, 3, 8, 2, 50, 1), Error);
+  CHECK_THROWS_AS(synthetic_routing(path, 2, 9, 2, 50, 1), Error);
+  CHECK_THROWS_AS(synthetic_routing(path, 2, 8, 3, 50, 1), Error);
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("a bad trace is refused with its path") {

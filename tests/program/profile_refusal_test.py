@@ -146,7 +146,7 @@ class OptionTest(ProgramTest):
         cases = [(("ft-tune", "--modle", "a"), "--model"), (("ft-tune",), "--model"), (("ft-tune", "--model"), "--model"),
                  (("ft-tune", "stray"), "stray"), (("ft-engine", "--prot", "1"), "--port"),
                  (("ft-engine", "--port", "0"), "1 to 65535"), (("ft-engine", "--port", "65536"), "1 to 65535"),
-                 (("ft-engine", "--port", "http"), "1 to 65535"), (("ft-engine", "--log-level", "info"), "unknown option"),
+                 (("ft-engine", "--port", "http"), "1 to 65535"), (("ft-engine", "--log-level", "loud"), "--log-level"),
                  (("ft-engine", "--profile"), "--profile"), (("ft-engine", "--prompt", ""), "--prompt")]
         for name, values in {"--budget": ("0", "-1", "nan", "inf", "1s", "86401"), "--threads": ("0", "1.5", "1025"),
                              "--slots": ("101%", "-1", "5%%", "x"), "--context": ("0", "5,5", "5,", "x"),
