@@ -187,6 +187,18 @@ TEST_CASE("the seeds of the fuzz target are what their names say") {
   }
 }
 
+TEST_CASE("the recorded reference profiles are read, and name no folder of the machine they come from") {
+  const char* data = std::getenv("FT_TEST_DATA");
+  REQUIRE(data != nullptr);
+  int profiles = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(data) + "/../../profiles/reference")) {
+    CAPTURE(entry.path().string());
+    CHECK(ft::read_profile(entry.path().string()).serve.model_path.empty());
+    ++profiles;
+  }
+  CHECK(profiles >= 1);
+}
+
 TEST_CASE("the build knows itself") {
   const ft::BuildInfo build = ft::build_info();
   CHECK(build.version == "0.1.0");
