@@ -108,6 +108,7 @@ void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) 
   const int64_t length = from.sequence_length(from_sequence);
   FT_CHECK(length >= 0 && length <= s.config.max_context);
   s.host->kv_cache().copy_sequence(sequence, from.state_->host->kv_cache(), from_sequence, length);
+  s.hooks.continue_from(sequence, from.state_->hooks, from_sequence);
   s.lengths[static_cast<size_t>(sequence)] = length;
 }
 

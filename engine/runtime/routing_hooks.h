@@ -27,6 +27,10 @@ class RoutingHooks {
   // A forced trace goes on by `tokens` for this sequence, whatever its positions; restart() takes that back.
   void advance(int sequence, int64_t tokens) { advanced_[static_cast<size_t>(sequence)] += tokens; }
   void restart(int sequence) { advanced_[static_cast<size_t>(sequence)] = 0; }
+  // `sequence` goes on in a forced trace where `other_sequence` of `other` is: for a copied sequence.
+  void continue_from(int sequence, const RoutingHooks& other, int other_sequence) {
+    advanced_[static_cast<size_t>(sequence)] = other.advanced_[static_cast<size_t>(other_sequence)];
+  }
 
   // ids: (tokens, top_k) of one MoE layer, best first; replaced when a trace is forced, then recorded.
   // The token of sequence s at position p takes the choices of trace token (p + s * tokens / max_sequences + what the

@@ -252,3 +252,28 @@ TEST_CASE("the parts for probes run, and leave no wrong weights behind") {
   Engine reference(model, exact, kPlenty);
   CHECK_THROWS_AS(reference.run_dense_step(1, 1), Error);
 }
+
+// Checked against: the engine that the sequence was copied from, which goes on itself. A rewound sequence has moved on
+// in a forced trace, and so must its copy.
+TEST_CASE("a copied sequence goes on like the one it came from, in a forced trace too") {
+  const ft::LoadedModel model = ft::test::model_at(ft::test::data_path("golden/qwen3_moe-nvfp4_modelopt"));
+  const ft::ModelGeometry& geometry = model.weights->geometry;
+  const auto trace = std::make_shared<ft::RoutingTrace>(ft::generate_trace(
+      "uniform", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts, geometry.expert.top_k, 64, 5));
+  const ft::EngineConfig config = ft::test::config_for(model, ft::Strategy::kCpu, 0);
+  ft::Engine first(model, config, ft::test::kPlenty), second(model, config, ft::test::kPlenty);
+  first.set_routing(trace);
+  second.set_routing(trace);
+  const int from = first.open_sequence(), to = second.open_sequence();
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5, 9};
+  first.prefill(from, prompt);
+  const auto step = [](ft::Engine& engine, int sequence, int32_t id) {
+    const ft::TokenRun run{.sequence = sequence, .position = engine.sequence_length(sequence), .ids = {&id, 1}};
+    const std::span<const float> logits = engine.step({&run, 1});
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  for (const int32_t id : {2, 6, 5}) step(first, from, id);
+  first.rewind_sequence(from, static_cast<int64_t>(prompt.size()));
+  second.copy_sequence(to, first, from);
+  for (const int32_t id : {3, 5, 8}) CHECK(step(first, from, id) == step(second, to, id));
+}
