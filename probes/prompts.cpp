@@ -112,6 +112,8 @@ RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>
   const ModelGeometry& geometry = engine.geometry();
   const int64_t per_token = static_cast<int64_t>(geometry.moe_layers.size()) * geometry.expert.top_k;
   const int64_t most = std::min({options.max_tokens, kMaxTraceTokens, kMaxTracePicks / per_token});
+  const auto texts = static_cast<int64_t>(sequences.size());
+  const int64_t least = texts == 0 ? 0 : (options.min_tokens + texts - 1) / texts;  // of every text
   const double start = now_seconds();
   for (size_t s = 0; s < sequences.size(); ++s) {
     // What earlier sequences left unused is shared among the later ones.
@@ -127,7 +129,7 @@ RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>
     engine.record_routing(&trace);
     const auto end = std::min<int64_t>(static_cast<int64_t>(ids.size()), engine.config().max_context);
     for (int64_t p = static_cast<int64_t>(lead); p < end && p - static_cast<int64_t>(lead) < tokens; ++p) {
-      if (options.seconds > 0 && now_seconds() > until) break;
+      if (options.seconds > 0 && now_seconds() > until && p - static_cast<int64_t>(lead) >= least) break;
       if (options.interrupted && options.interrupted()) break;
       const TokenRun run{sequence, p, std::span(ids).subspan(static_cast<size_t>(p), 1), false, true};
       engine.step({&run, 1});

@@ -28,6 +28,7 @@ std::vector<int32_t> joined(const std::vector<std::vector<int32_t>>& sequences);
 struct RecordOptions {
   int64_t max_tokens = 512;  // over all sequences, shared out evenly
   double seconds = 0;        // likewise; 0: no bound
+  int64_t min_tokens = 0;    // recorded even when the seconds are over, likewise shared: a replay needs some
   std::function<bool()> interrupted;
 };
 // Decodes the sequences one after the other, each id given rather than sampled, and records which experts the router

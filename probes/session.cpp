@@ -18,6 +18,7 @@ constexpr double kMemoryShare = 0.9;  // of what is available: the rest is for p
 constexpr int64_t kDefaultContext = 128;
 constexpr int64_t kDecodeRoom = 160;  // tokens that `decode` adds to a context
 constexpr int64_t kTraceTokens = 512;
+constexpr int64_t kTraceTokensPerSequence = 8;  // of the largest batch: however short the time, a replay has some steps
 constexpr std::string_view kDefaultPreset = "qwen3-30b";
 
 SplitTable share_of_misses(int size, int numerator, int denominator) {
@@ -132,6 +133,7 @@ void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& promp
   RecordOptions record;
   record.max_tokens = kTraceTokens;
   record.seconds = context_.budget.seconds;
+  record.min_tokens = kTraceTokensPerSequence * context_.base.max_batch;
   record.interrupted = context_.interrupted;
   const auto stopped = [this] { return context_.interrupted && context_.interrupted(); };
   try {

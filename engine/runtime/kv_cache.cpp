@@ -57,7 +57,7 @@ void KvCache<Element>::copy_sequence(int sequence, const KvCache& from, int from
   FT_CHECK(sequence >= 0 && sequence < shape_.sequences && length <= shape_.positions);
   FT_CHECK(from_sequence >= 0 && from_sequence < from.shape_.sequences && length <= from.shape_.positions);
   for (int layer = 0; layer < shape_.kv_layers; ++layer) {
-    std::copy_n(from.memory_.as<Element>() + from.offset(layer, from_sequence), length * stride(),
+    std::copy_n(from.memory_.template as<Element>() + from.offset(layer, from_sequence), length * stride(),
                 memory_.as<Element>() + offset(layer, sequence));
   }
 }

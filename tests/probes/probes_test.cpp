@@ -197,6 +197,10 @@ TEST_CASE("the recorded trace is of the model, within its bound, from several te
   const RoutingTrace four = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
                                          {.max_tokens = 4, .seconds = 0, .interrupted = {}});
   CHECK(four.tokens == 4);
+  // No time at all, and still as many as a replay needs.
+  const RoutingTrace least = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
+                                          {.max_tokens = 8, .seconds = 1e-9, .min_tokens = 5, .interrupted = {}});
+  CHECK(least.tokens == 6);
 }
 
 TEST_CASE("an expert set is cold, or says why it is not") {
