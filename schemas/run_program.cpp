@@ -20,6 +20,7 @@ extern "C" void on_interrupt(int) {
   interrupt_flag.store(true);
   std::signal(SIGINT, SIG_DFL);  // whoever asks twice does not want to wait
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGHUP, SIG_DFL);
 }
 
 int exit_code(ErrorKind kind) {
@@ -51,6 +52,7 @@ void install_interrupt_handler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, &action, nullptr);  // the terminal is gone: keep what was measured
 }
 
 bool interrupted() { return interrupt_flag.load(std::memory_order_relaxed); }

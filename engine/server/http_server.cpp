@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <random>
 #include <thread>
@@ -158,9 +159,11 @@ void HttpServer::State::add_routes() {
   });
   server.set_error_handler([](const Request& request, Response& response) {
     if (!response.body.empty()) return;
-    const std::string what = response.status == 404   ? "no such endpoint: " + request.method + " " + request.path
-                             : response.status == 413 ? "the request body is larger than 8 MiB"
-                                                      : "the request could not be read";
+    const std::string what = response.status == 404 ? "no such endpoint: " + request.method + " " + request.path
+                             : response.status == 413
+                                 ? "the request body is larger than 8 MiB, or it is sent as a form: send it with "
+                                   "Content-Type: application/json"
+                                 : "the request could not be read";
     reply(response, openai_error(response.status, what, response.status == 404 ? "not_found" : ""));
   });
   server.set_exception_handler([](const Request&, Response& response, std::exception_ptr) {
@@ -190,6 +193,8 @@ HttpServer::HttpServer(const std::string& host, int port) : state_(std::make_uni
                                      "choose another with --port"});
   }
   s.thread = std::thread([&s] { s.server.listen_after_bind(); });
+  // A stop() before the thread listens would be lost, and joining it would wait for ever.
+  while (!s.server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 HttpServer::~HttpServer() { stop(); }

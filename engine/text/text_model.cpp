@@ -69,6 +69,18 @@ SamplingOptions sampling_of(const JsonNode& config) {
   return options;
 }
 
+// A checkpoint's defaults meet the same limits as a request's options.
+SamplingOptions checked(const SamplingOptions& options) {
+  try {
+    check_sampling(options);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.what = "generation_config.json refused, " + parts.what;
+    throw Error(ErrorKind::kFailed, std::move(parts));
+  }
+  return options;
+}
+
 }  // namespace
 
 TextModel load_text_model(const std::string& model_directory) {
@@ -79,7 +91,7 @@ TextModel load_text_model(const std::string& model_directory) {
   const OptionalFile tokenizer_config(directory, "tokenizer_config.json");
   model.eos_ids = eos_ids_of(generation.root());
   if (model.eos_ids.empty()) model.eos_ids = eos_ids_of(config.root());
-  if (!generation.json.is_null()) model.defaults = sampling_of(generation.root());
+  if (!generation.json.is_null()) model.defaults = checked(sampling_of(generation.root()));
   model.bos_token = token_text(tokenizer_config.root(), "bos_token");
   model.eos_token = token_text(tokenizer_config.root(), "eos_token");
 
