@@ -7,7 +7,7 @@
 
 #include "engine/experts/routing_trace.h"
 #include "kernels/base/error.h"
-#include "profiles/schema_validation.h"
+#include "profiles/profile.h"
 
 namespace {
 
