@@ -75,6 +75,19 @@ void check_counts(const RoutingTrace& trace, const std::string& what) {
   }
 }
 
+constexpr size_t kMaxVersionBytes = 32;
+
+// "1.MINOR.PATCH" in digits.
+bool is_version_1(std::string_view text) {
+  if (!text.starts_with("1.") || text.size() > kMaxVersionBytes) return false;
+  const size_t dot = text.find('.', 2);
+  if (dot == std::string_view::npos) return false;
+  const auto digits = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return digits(text.substr(2, dot - 2)) && digits(text.substr(dot + 1));
+}
+
 }  // namespace
 
 void check_routing_trace(const RoutingTrace& trace, const std::string& what) {
@@ -135,7 +148,7 @@ RoutingTrace parse_routing_trace(const Json& json, const std::string& source) {
     }
   }
   const std::string version = text_at(json, "version", what);
-  if (!version.starts_with("1.")) refuse(what, "$.version", version, "1.x.x");
+  if (!is_version_1(version)) refuse(what, "$.version", version, "1.MINOR.PATCH");
   RoutingTrace trace;
   trace.source = text_at(json, "source", what);
   trace.layers = static_cast<int>(integer_at(json, "layers", 1, kMaxLayers, what));

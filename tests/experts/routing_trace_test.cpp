@@ -220,12 +220,17 @@ TEST_CASE("a bad trace is refused with its path") {
   const Json good = Json::parse(R"({"version": "1.0.0", "source": "hand", "layers": 2, "experts": 4, "top_k": 2,
                                     "tokens": 2, "ids": [[[0, 3], [1, 2]], [[3, 1], [2, 0]]]})");
   CHECK(parse_routing_trace(good, "x").at(1, 1)[0] == 2);
-  const auto refused = [&](const char* patch, const char* message) {
+  const auto refused = [&](const std::string& patch, const char* message) {
     CAPTURE(patch);
     CHECK_THROWS_WITH_AS(parse_routing_trace(good.patch(Json::parse(patch)), "x"), doctest::Contains(message), Error);
   };
   refused(R"([{"op": "replace", "path": "/version", "value": "2.0.0"}])", "$.version");
   refused(R"([{"op": "remove", "path": "/version"}])", "$.version");
+  for (const char* version :
+       {"1.", "1.0", "1.0.", "1..0", "1.0.x", "1.0.0....versio", "1.0.00000000000000000000000000000"}) {
+    refused(R"([{"op": "replace", "path": "/version", "value": ")" + std::string(version) + R"("}])", "$.version");
+  }
+  refused(R"([{"op": "replace", "path": "/source", "value": ""}])", "$.source");
   refused(R"([{"op": "replace", "path": "/source", "value": 3}])", "$.source");
   refused(R"([{"op": "replace", "path": "/source", "value": ""}])", "$.source");
   const auto with_source = [&](size_t bytes) {
