@@ -1,0 +1,128 @@
+// Where each expert of a decode step runs, decided on the device: slot table, split, gather, and the hand-over to the
+// CPU. The policy is SlotTable's (engine/experts/slot_table.h), decision for decision: a test runs both side by side.
+//
+// Thread rule: launches from one thread. The mailbox is shared with the device; its rules are at CpuMailbox.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
+
+namespace ft::cuda {
+
+// In device memory; made by the owner, who copies a SlotTable's content in and out.
+struct SlotTableView {
+  int32_t layers = 0, experts = 0, slots = 0;
+  int32_t* slot_of_key = nullptr;  // [layer * experts + expert] -> slot or -1
+  int32_t* key_of_slot = nullptr;  // [slot] -> key or -1
+  uint64_t* used_at = nullptr;     // [slot]: larger is newer; all different. A restored content counts up from 1 by age
+  uint64_t* filled_in = nullptr;   // [slot]: number of the step that filled it
+  uint64_t* clock = nullptr;       // [4]: last used_at given out, plan number, step number, last layer + 1
+};
+
+enum class Placement : int32_t {
+  kTable,    // by the slot table, which is updated
+  kAllHits,  // expert e of layer l from slot (l * experts + e) mod slots, whatever it holds (dense); table untouched
+  kGiven,    // by GivenPlan; table untouched
+};
+
+// One layer's plan from outside (layer_sweep): entry i says where the i-th given expert runs.
+struct GivenPlan {
+  const int32_t* expert = nullptr;  // hits, then fetches, then cpu
+  const int32_t* slot = nullptr;    // of hits and fetches
+  const int32_t* counts = nullptr;  // [3]: hits, fetches, cpu
+  // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
+};
+
+// What plan() decided, in device memory. Items: hits first, then fetches. Fetches' and promotions' copies follow.
+struct LayerWork {
+  ExpertItem* items = nullptr;     // (max_distinct)
+  int32_t* item_bounds = nullptr;  // [3]: 0, end of hits, end of fetches
+  int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts
+  uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
+  // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions.
+  const std::byte** copy_source = nullptr;  // (2 * max_distinct)
+  std::byte** copy_target = nullptr;
+  int32_t* copy_counts = nullptr;  // [2]
+  uint32_t* ticket = nullptr;      // [1]: mailbox number the layer waits for; 0: no CPU route
+};
+
+// Counts since they were last cleared; the host copies them out between steps.
+struct StepCounters {
+  uint64_t hits, fetched, cpu, promoted;
+  uint64_t misses_histogram[257];
+  uint64_t wait_nanoseconds;  // in wait_for_cpu
+};
+
+// Pinned memory, one per engine. Who writes what: the device `posted`, `layer`, `tokens`, the ids and x rows (then
+// posted, released to the system) and `failed`, `finished`; the host the answer rows, then `answered` (released), and
+// `abandon`. Numbers count up from 1 over the engine's life and skip 0.
+struct CpuMailbox {
+  alignas(128) uint32_t posted;
+  int32_t layer;
+  int32_t tokens;
+  alignas(128) uint32_t answered;
+  alignas(128) uint32_t abandon;   // not 0: waiting kernels give up
+  alignas(128) uint32_t failed;    // layer + 1 whose answer did not come in time
+  alignas(128) uint32_t finished;  // number of the last step that ended
+};
+
+struct MailboxView {  // device addresses of pinned memory
+  CpuMailbox* box = nullptr;
+  int32_t* ids = nullptr;  // (max_tokens, top_k): the pair's expert where the CPU computes it, else -1
+  uint32_t* x = nullptr;   // (max_tokens) packed rows of hidden
+};
+
+struct PlanArgs {
+  SlotTableView table;
+  Placement placement = Placement::kTable;
+  GivenPlan given;
+  int layer = 0;
+  int64_t tokens = 0;
+  int top_k = 0;
+  int max_distinct = 0;
+  const int32_t* ids = nullptr;              // (tokens, top_k)
+  const int32_t* fetch_of_misses = nullptr;  // (max_distinct + 1)
+  int max_promotions = 0;
+  const std::byte* bank = nullptr;  // the layer's first blob, as the device sees it; expert e at + e * blob_bytes
+  int64_t blob_bytes = 0;
+  std::byte* slots = nullptr;
+  int64_t slot_bytes = 0;
+  LayerWork work;
+  StepCounters* counters = nullptr;
+  // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.
+  MailboxView mailbox;
+  const uint32_t* x = nullptr;  // (tokens) packed rows
+  int64_t hidden = 0;
+};
+void plan_layer(const PlanArgs& args, StreamHandle stream);
+
+// SM zero-copy: copies of `work` from mapped host memory into slots. promotions: false the fetches, true the
+// promotions. `repeat` (tests, --link-slowdown) reads each blob so many times.
+struct GatherArgs {
+  LayerWork work;
+  bool promotions = false;
+  int64_t blob_bytes = 0;  // multiple of 4096
+  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks
+  int repeat = 1;
+};
+inline constexpr int kGatherBlocks = 64;
+void gather(const GatherArgs& args, StreamHandle stream);
+
+// One block that spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
+// in `failed` and goes on: the step is an error, the device is not stuck).
+struct WaitArgs {
+  CpuMailbox* box = nullptr;
+  const uint32_t* ticket = nullptr;
+  int layer = 0;
+  uint64_t timeout_ns = 0;
+  StepCounters* counters = nullptr;
+};
+void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
+
+// Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which
+// it also stores in *step_number.
+void finish_step(CpuMailbox* box, uint32_t* step_number, StreamHandle stream);
+
+}  // namespace ft::cuda

@@ -1,0 +1,188 @@
+// Launchers of the CUDA kernels: the operations of kernels/ops on device memory, with the bits of the CPU kernels.
+//
+// Contracts (shapes, units, order of arithmetic) are those of kernels/ops/*.h; what is said here is what differs. Every
+// kernel is compiled with -ftz=true -prec-div=true -prec-sqrt=true -fmad=false, so that each fp32 operation rounds once
+// and flushes denormals (DESIGN section 3); sums follow the canonical lanes and trees, so a result is the same bits as
+// the reference kernel's, whatever the batch.
+//
+// All pointers are device pointers (device memory, or pinned memory's device address where the text says so). Counts
+// that a replay may change are read from device memory; the others are fixed when a graph is captured. Launches are
+// asynchronous, allocate nothing and throw Error(kFailed) when the launch itself is refused. Rows are `stride` elements
+// apart; packed rows are activation_words(cols) words apart.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/bf16.h"
+#include "kernels/cuda/device.h"
+#include "kernels/formats/expert_blob.h"
+#include "kernels/formats/format.h"
+
+namespace ft::cuda {
+
+struct EmbedArgs {
+  const bf16* table = nullptr;  // (rows, width)
+  int64_t width = 0;
+  const int32_t* ids = nullptr;  // (tokens)
+  int64_t tokens = 0;
+  float* out = nullptr;  // (tokens, out_stride)
+  int64_t out_stride = 0;
+};
+void embed(const EmbedArgs& args, StreamHandle stream);
+
+// rmsnorm of kernels/ops/rows.h; y and words may each be null: fp32 result, and the same result packed.
+struct RmsnormPackArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const float* w = nullptr;  // (cols)
+  float eps = 0;
+  int64_t tokens = 0, cols = 0;
+  float* y = nullptr;  // may be x
+  int64_t y_stride = 0;
+  uint32_t* words = nullptr;
+};
+void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream);
+
+struct PackArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t tokens = 0, cols = 0;
+  uint32_t* words = nullptr;
+};
+void pack_activations(const PackArgs& args, StreamHandle stream);
+
+// y = W x, then + bias where there is one (as kernels/ops/rows.h add: one more rounding).
+struct MatvecArgs {
+  PackedMatrix w;               // data on the device
+  const uint32_t* x = nullptr;  // (tokens) packed rows of w.layout.cols
+  int64_t tokens = 0;
+  const float* bias = nullptr;  // (rows) or null
+  float* y = nullptr;           // (tokens, y_stride)
+  int64_t y_stride = 0;
+};
+void matvec(const MatvecArgs& args, StreamHandle stream);
+
+// Norms, rotates and rounds the query heads in place, norms and rotates the key heads, appends keys and values to the
+// cache. Position and sequence of a token are read from device memory.
+struct KvView {
+  bf16* data = nullptr;   // this layer: [sequence][position][keys then values][kv head][head_dim]
+  int64_t positions = 0;  // of one sequence
+};
+struct AttentionPrepareArgs {
+  float* q = nullptr;  // (tokens, q_stride): heads * head_dim
+  int64_t q_stride = 0;
+  const float* k = nullptr;  // (tokens, kv_stride): kv_heads * head_dim
+  const float* v = nullptr;
+  int64_t kv_stride = 0;
+  int64_t tokens = 0;
+  int heads = 0, kv_heads = 0;
+  int64_t head_dim = 0;
+  const float* q_norm = nullptr;  // (head_dim) or null
+  const float* k_norm = nullptr;
+  float norm_eps = 0;
+  const float* cos = nullptr;  // (positions, rotary_half)
+  const float* sin = nullptr;
+  int64_t rotary_half = 0;
+  const int32_t* sequence = nullptr;  // (tokens)
+  const int64_t* position = nullptr;  // (tokens)
+  KvView kv;
+};
+void attention_prepare(const AttentionPrepareArgs& args, StreamHandle stream);
+
+// kernels/ops/attention.h for all tokens and heads; token t sees positions [max(0, position - window + 1), position].
+struct AttentionArgs {
+  const float* q = nullptr;  // (tokens, q_stride), prepared
+  int64_t q_stride = 0;
+  int64_t tokens = 0;
+  int heads = 0, kv_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 0;
+  int64_t window = 0;  // 0: all
+  const int32_t* sequence = nullptr;
+  const int64_t* position = nullptr;
+  KvView kv;
+  float* out = nullptr;  // (tokens, out_stride)
+  int64_t out_stride = 0;
+};
+void attention(const AttentionArgs& args, StreamHandle stream);
+
+struct PairwiseArgs {  // silu_mul: y = silu(a) * b; add: y = a + b
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* y = nullptr;  // may be a
+  int64_t a_stride = 0, b_stride = 0, y_stride = 0;
+  int64_t tokens = 0, cols = 0;
+};
+void silu_mul(const PairwiseArgs& args, StreamHandle stream);
+void add(const PairwiseArgs& args, StreamHandle stream);
+
+// Rows `rows[i]` of x to row i of y, i < count: the tokens whose logits are wanted.
+struct TakeRowsArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  const int32_t* rows = nullptr;  // (count)
+  int64_t count = 0, cols = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+void take_rows(const TakeRowsArgs& args, StreamHandle stream);
+
+// router_top_k of kernels/ops/rows.h for all tokens. `forced` (device pointer to a flag and ids, or null): when *forced
+// is not 0 the ids are replaced by forced_ids (tokens, k), the weights stay the router's; ids that were taken are also
+// written to `record` when it is not null (pinned memory: read by the host after the step).
+struct RouterArgs {
+  const float* logits = nullptr;  // (tokens, logits_stride)
+  int64_t logits_stride = 0;
+  int64_t tokens = 0;
+  int64_t experts = 0;
+  int k = 0;
+  bool renormalize = false;
+  const int32_t* forced = nullptr;
+  const int32_t* forced_ids = nullptr;
+  int32_t* ids = nullptr;     // (tokens, k)
+  float* weights = nullptr;   // (tokens, k)
+  int32_t* record = nullptr;  // (tokens, k)
+};
+void router_top_k(const RouterArgs& args, StreamHandle stream);
+
+// Experts of one layer. An item is one expert's weights and the pairs (token * top_k + slot) that go through it.
+struct ExpertItem {
+  const std::byte* blob = nullptr;
+  int32_t pair_begin = 0;  // into ExpertArgs::pairs
+  int32_t pair_count = 0;
+};
+struct ExpertArgs {
+  ExpertLayout layout;
+  const ExpertItem* items = nullptr;  // [*item_begin, *item_end)
+  const int32_t* item_begin = nullptr;
+  const int32_t* item_end = nullptr;
+  int max_items = 0;               // fixed bound of the range's size: the grid
+  const int32_t* pairs = nullptr;  // in order of experts
+  int top_k = 0;
+  const uint32_t* x = nullptr;    // (tokens) packed rows of hidden: row pair / top_k
+  uint32_t* activated = nullptr;  // (pairs) packed rows of intermediate; padding zeroed once by the caller
+  float* out = nullptr;           // (pairs, out_stride) rows of hidden
+  int64_t out_stride = 0;
+};
+void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
+void expert_down(const ExpertArgs& args, StreamHandle stream);
+
+// merge of kernels/ops/rows.h: pairs of a token in slot order. Pair p's row is host_rows' when from_host[p] is not 0
+// (pinned memory, read past the caches), else rows'. ids[p] < 0: no expert; such pairs only trail.
+struct MergeArgs {
+  const int32_t* ids = nullptr;  // (tokens, top_k)
+  const float* weights = nullptr;
+  int64_t tokens = 0;
+  int top_k = 0;
+  const float* rows = nullptr;  // (tokens * top_k, rows_stride)
+  int64_t rows_stride = 0;
+  const float* host_rows = nullptr;
+  int64_t host_stride = 0;
+  const uint8_t* from_host = nullptr;  // (tokens * top_k)
+  int64_t cols = 0;
+  float* out = nullptr;  // (tokens, out_stride)
+  int64_t out_stride = 0;
+};
+void merge(const MergeArgs& args, StreamHandle stream);
+
+}  // namespace ft::cuda
