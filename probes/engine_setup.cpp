@@ -92,7 +92,7 @@ void LayerLoop::make_plans() {
 double LayerLoop::run_once() {
   make_plans();
   const double start = now_seconds();
-  for (const LayerPlan& plan : layer_plans_) engine_.run_moe_layer(plan, point_.tokens);
+  engine_.run_moe_layers(layer_plans_, point_.tokens);
   return now_seconds() - start;
 }
 

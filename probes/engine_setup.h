@@ -24,7 +24,7 @@ struct SweepPoint {
   auto operator<=>(const SweepPoint&) const = default;
 };
 
-// Makes plans for run_moe_layer: experts as the trace chose them (tokens one after the other, never one repeated),
+// Makes plans for run_moe_layers: experts as the trace chose them (tokens one after the other, never one repeated),
 // slots in turn, so that all of them are used.
 class PlanMaker {
  public:

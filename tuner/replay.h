@@ -39,7 +39,7 @@ struct LayerCounts {
   int misses() const { return fetched + cpu; }
   auto operator<=>(const LayerCounts&) const = default;
 };
-// Counts with every expert used by every token, as Engine::run_moe_layer works.
+// Counts with every expert used by every token, as Engine::run_moe_layers works.
 LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted);
 
 struct WeightedCounts {

@@ -1,13 +1,12 @@
 #include "engine/runtime/engine.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "engine/runtime/engine_state.h"
+#include "engine/runtime/host_backend.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
-#include "kernels/host/flush_denormals.h"
 
 namespace ft {
 namespace {
@@ -50,14 +49,8 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   } else {
     const MoeLayerOptions moe{geometry().expert.top_k, max_tokens, config.strategy, config.fetch_of_misses,
                               config.promote_bytes_per_layer};
-    slots = std::make_unique<ExpertSlots>(model.weights->bank, config.slots, max_distinct_experts(geometry(), config),
-                                          config.strategy == Strategy::kOffload, *pool);
-    host = std::make_unique<HostBackend>(parts, kernels, moe, *slots);
-    backend = host.get();
-    if (config.strategy == Strategy::kResident) {
-      slots->table().fill_in_order();
-      slots->refill();
-    }
+    serve = std::make_unique<HostBackend>(parts, kernels, moe, config.slots, max_distinct_experts(geometry(), config));
+    backend = serve.get();
   }
   const auto sequences = static_cast<size_t>(config.max_batch);
   lengths.assign(sequences, -1);
@@ -67,12 +60,6 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   moe_sites = std::move(recorder.sites);
   probe_ids.assign(sequences, 0);
   probe_runs.reserve(sequences);
-}
-
-void Engine::State::prepare_slots() {
-  if (!slots_dirty) return;
-  slots->refill();
-  slots_dirty = false;
 }
 
 Engine::Engine(LoadedModel model, const EngineConfig& config, const MemoryInputs& memory)
@@ -137,15 +124,8 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
     FT_CHECK(run.position + static_cast<int64_t>(run.ids.size()) <= s.config.max_context);
     for (const int32_t id : run.ids) FT_CHECK(id >= 0 && id < s.geometry().vocab);
   }
-  s.prepare_slots();
   s.tokens.assign(batch);
-  {
-    // Serve numerics flush denormals in every operation, those that run on this thread alone included.
-    std::optional<FlushDenormals> flush;
-    if (s.serves()) flush.emplace();
-    s.backend->begin_step(s.tokens);
-    s.model.family->forward(*s.backend, *s.model.weights, batch);
-  }
+  s.backend->step(s.tokens, batch);
   s.hooks.finish_step(s.tokens);
   for (const TokenRun& run : runs) {
     s.lengths[static_cast<size_t>(run.sequence)] += static_cast<int64_t>(run.ids.size());
@@ -189,7 +169,7 @@ bool Engine::routing_is_synthetic() const { return state_->hooks.forced(); }
 EngineCounters Engine::counters() const {
   const State& s = *state_;
   EngineCounters counters = s.counters;
-  if (s.serves()) s.host->add_counters(counters);
+  if (s.serves()) s.serve->add_counters(counters);
   const auto floats = static_cast<size_t>(s.last_logits_rows * s.geometry().vocab);
   if (floats > 0) counters.logits_hash = hash_hex(std::as_bytes(std::span(s.backend->logits_rows(), floats)));
   return counters;
@@ -197,7 +177,7 @@ EngineCounters Engine::counters() const {
 
 void Engine::reset_counters() {
   state_->counters = EngineCounters{};
-  if (state_->serves()) state_->host->reset_counters();
+  if (state_->serves()) state_->serve->reset_counters();
 }
 
 EngagedRecord Engine::engaged() const {
@@ -206,11 +186,9 @@ EngagedRecord Engine::engaged() const {
   record.strategy = strategy_name(s.config.strategy);
   record.isa = isa_name(s.isa);
   if (!s.serves()) return record;
-  record.threads_worked = s.host->threads_worked();
-  record.slots = s.slots->slots();
-  record.mechanism = record.slots > 0 ? "copy thread" : "none";
+  s.serve->describe(record);
   EngineCounters counters;
-  s.host->add_counters(counters);
+  s.serve->add_counters(counters);
   const uint64_t misses = counters.expert_fetched + counters.expert_cpu;
   if (misses > 0) record.fetched_share = static_cast<double>(counters.expert_fetched) / static_cast<double>(misses);
   return record;

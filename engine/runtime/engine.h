@@ -74,12 +74,13 @@ class Engine {
   bool routing_is_synthetic() const;
 
   // --- for probes: the parts of a step, timed as they serve; serve numerics only (Error otherwise) ---
-  // Runs MoE layer `plan.layer` on `tokens` rows of activations already in place, exactly as a decode step does (router
-  // included), with the plan given instead of the table's. The plan's experts share the tokens * top_k rows of a real
-  // step evenly, and with at most top_k experts each gets every token. For layer_sweep and overlap.
-  // REQUIRES 1 <= tokens <= max_batch, distinct experts, slots in range; at most tokens * top_k experts, all of them
-  // within 0 .. experts - 1. Fills slots behind the table's back: the next step or restore puts them right.
-  void run_moe_layer(const LayerPlan& plan, int tokens);
+  // Runs the MoE layers that the plans name, one after the other on `tokens` rows of activations already in place,
+  // exactly as a decode step does (router included), with the plans given instead of the table's. A plan's experts
+  // share the tokens * top_k rows of a real step evenly, and with at most top_k experts each gets every token. For
+  // layer_sweep and overlap. REQUIRES 1 <= tokens <= max_batch, layers and slots in range, distinct experts; at most
+  // tokens * top_k experts, all of them within 0 .. experts - 1. Fills slots behind the table's back: the next step or
+  // restore puts them right.
+  void run_moe_layers(std::span<const LayerPlan> plans, int tokens);
   // A decode step for `tokens` sequences at `context` positions with every expert a hit of slot contents as they are
   // (no table, no misses): for `dense`. KV content is whatever is there, position context - 1 is overwritten; lengths
   // are not changed. A routing that set_routing forced goes on by one token with every call, so that no step repeats

@@ -4,7 +4,6 @@
 
 #include "engine/runtime/engine_state.h"
 #include "kernels/base/error.h"
-#include "kernels/host/flush_denormals.h"
 
 namespace ft {
 
@@ -14,15 +13,13 @@ void Engine::State::require_serve(const char* what) const {
 }
 
 SlotTable::Content Engine::cache_content() const {
-  return state_->serves() ? state_->slots->table().content() : SlotTable::Content{};
+  return state_->serves() ? state_->serve->cache_content() : SlotTable::Content{};
 }
 
 void Engine::restore_cache(const SlotTable::Content& content) {
   State& s = *state_;
   s.require_serve("restoring an expert cache");
-  s.slots->table().restore(content);
-  s.slots->refill();
-  s.slots_dirty = false;
+  s.serve->restore_cache(content);
 }
 
 namespace {
@@ -47,29 +44,32 @@ void check_plan(const LayerPlan& plan, int experts, int64_t slots) {
 
 }  // namespace
 
-void Engine::run_moe_layer(const LayerPlan& plan, int tokens) {
+void Engine::run_moe_layers(std::span<const LayerPlan> plans, int tokens) {
   State& s = *state_;
-  s.require_serve("running one MoE layer");
+  s.require_serve("running MoE layers");
   const ExpertGeometry& expert = s.geometry().expert;
-  FT_CHECK(plan.layer >= 0 && plan.layer < static_cast<int>(s.moe_sites.size()));
   FT_CHECK(tokens >= 1 && tokens <= s.config.max_batch);
-  FT_CHECK(static_cast<int64_t>(plan.hits.size() + plan.fetches.size() + plan.cpu.size()) <=
-           int64_t{tokens} * expert.top_k);
-  check_plan(plan, expert.experts, s.slots->slots());
-  s.probe_runs.clear();
-  StepBatch batch;
-  for (int i = 0; i < tokens; ++i) {
-    s.probe_runs.push_back({i, 0, std::span(s.probe_ids).subspan(static_cast<size_t>(i), 1), false, false});
+  for (const LayerPlan& plan : plans) {
+    FT_CHECK(plan.layer >= 0 && plan.layer < static_cast<int>(s.moe_sites.size()));
+    FT_CHECK(static_cast<int64_t>(plan.hits.size() + plan.fetches.size() + plan.cpu.size()) <=
+             int64_t{tokens} * expert.top_k);
+    check_plan(plan, expert.experts, s.config.slots);
   }
-  batch.runs = s.probe_runs;
-  batch.tokens = tokens;
-  s.tokens.assign(batch);
-  s.slots_dirty = s.slots_dirty || !plan.fetches.empty() || !plan.promotions.empty();
-  const FlushDenormals flush;
-  s.host->begin_step(s.tokens);
-  s.host->place_experts(MoePlacement::kGiven, &plan);
-  const MoeCallSite& site = s.moe_sites[static_cast<size_t>(plan.layer)];
-  s.host->moe(site.spec, site.from, site.to);
+  s.set_probe_tokens(tokens, 0);
+  s.serve->moe_layers(s.tokens, plans, s.moe_sites);
+}
+
+StepBatch Engine::State::set_probe_tokens(int count, int64_t position) {
+  probe_runs.clear();
+  StepBatch batch;
+  for (int i = 0; i < count; ++i) {
+    probe_runs.push_back({i, position, std::span(probe_ids).subspan(static_cast<size_t>(i), 1), false, true});
+  }
+  batch.runs = probe_runs;
+  batch.tokens = batch.logits_rows = count;
+  batch.decode = true;
+  tokens.assign(batch);
+  return batch;
 }
 
 void Engine::run_dense_step(int tokens, int64_t context) {
@@ -77,19 +77,8 @@ void Engine::run_dense_step(int tokens, int64_t context) {
   s.require_serve("running a step without misses");
   FT_CHECK(tokens >= 1 && tokens <= s.config.max_batch);
   FT_CHECK(context >= 1 && context <= s.config.max_context);
-  s.probe_runs.clear();
-  StepBatch batch;
-  for (int i = 0; i < tokens; ++i) {
-    s.probe_runs.push_back({i, context - 1, std::span(s.probe_ids).subspan(static_cast<size_t>(i), 1), false, true});
-  }
-  batch.runs = s.probe_runs;
-  batch.tokens = batch.logits_rows = tokens;
-  s.tokens.assign(batch);
-  s.slots->link().drain();  // any slot may be read: none may be under way
-  const FlushDenormals flush;
-  s.host->begin_step(s.tokens);
-  s.host->place_experts(MoePlacement::kAllHits);
-  s.model.family->forward(*s.host, *s.model.weights, batch);
+  const StepBatch batch = s.set_probe_tokens(tokens, context - 1);
+  s.serve->dense_step(s.tokens, batch);
   s.last_logits_rows = tokens;
   for (int i = 0; i < tokens; ++i) s.hooks.advance(i, 1);
 }
@@ -107,7 +96,7 @@ void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) 
   FT_CHECK(sequence_length(sequence) >= 0);
   const int64_t length = from.sequence_length(from_sequence);
   FT_CHECK(length >= 0 && length <= s.config.max_context);
-  s.host->kv_cache().copy_sequence(sequence, from.state_->host->kv_cache(), from_sequence, length);
+  s.serve->copy_sequence(sequence, *from.state_->serve, from_sequence, length);
   s.hooks.continue_from(sequence, from.state_->hooks, from_sequence);
   s.lengths[static_cast<size_t>(sequence)] = length;
 }

@@ -4,9 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "engine/runtime/backend_parts.h"
 #include "engine/runtime/engine.h"
-#include "engine/runtime/host_backend.h"
 #include "engine/runtime/reference_backend.h"
+#include "kernels/registry.h"
 
 namespace ft {
 
@@ -18,19 +19,14 @@ Isa capped_isa(const EngineConfig& config);
 // Distinct experts of one layer at the largest batch.
 int max_distinct_experts(const ModelGeometry& geometry, const EngineConfig& config);
 
-// A MoE layer as the family's forward asks for it.
-struct MoeCallSite {
-  MoeSpec spec;
-  Slot from{}, to{};
-};
-
 struct Engine::State {
   State(LoadedModel model, const EngineConfig& config, const MemoryInputs& memory);
 
-  bool serves() const { return host != nullptr; }
+  bool serves() const { return serve != nullptr; }
   const ModelGeometry& geometry() const { return model.family->geometry(); }
-  void prepare_slots();  // refills them when a probe wrote into them
   void require_serve(const char* what) const;
+  // One token of each of the first `count` sequences at `position`: what probes step. The spans stay in this object.
+  StepBatch set_probe_tokens(int count, int64_t position);
 
   // Order matters: what is declared first is destroyed last.
   LoadedModel model;
@@ -40,10 +36,9 @@ struct Engine::State {
   int64_t max_tokens = 0;  // of one step
   KernelTable kernels;
   std::unique_ptr<WorkerPool> pool;
-  std::unique_ptr<ExpertSlots> slots;  // null in reference numerics
   RoutingHooks hooks;
   StepTokens tokens;
-  std::unique_ptr<HostBackend> host;  // one of these two
+  std::unique_ptr<ServeBackend> serve;  // one of these two
   std::unique_ptr<ReferenceBackend> reference;
   StepBackend* backend = nullptr;
 
@@ -51,8 +46,7 @@ struct Engine::State {
   std::vector<uint64_t> stepped_in;  // per sequence: number of the step it was last in
   uint64_t step_number = 0;
   int64_t last_logits_rows = 0;
-  bool slots_dirty = false;
-  EngineCounters counters;  // of steps; the MoE layer adds its own
+  EngineCounters counters;  // of steps; the backend adds its own
 
   std::vector<MoeCallSite> moe_sites;  // per MoE layer
   std::vector<int32_t> probe_ids;      // (max_batch)

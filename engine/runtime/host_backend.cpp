@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "kernels/host/flush_denormals.h"
 
 namespace ft {
 namespace {
@@ -26,7 +27,7 @@ KvShape kv_shape(const BackendParts& parts) {
 }  // namespace
 
 HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe,
-                         ExpertSlots& slots)
+                         int64_t slots, int max_distinct)
     : parts_(parts),
       kernels_(kernels),
       rope_(parts.family.make_rope(parts.max_context)),
@@ -41,16 +42,56 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       weights_(ids_.size()),
       kv_(kv_shape(parts), &parts.pool),
       marks_(parts.pool.threads()),
-      moe_layer_(moe, kernels, slots, parts.pool, marks_) {}
-
-void HostBackend::begin_step(const StepTokens& tokens) {
-  tokens_ = &tokens;
-  place_experts(tokens.decode ? MoePlacement::kDecode : MoePlacement::kPrefill);
+      slots_(parts.weights.bank, slots, max_distinct, moe.strategy == Strategy::kOffload, parts.pool),
+      moe_layer_(moe, kernels, slots_, parts.pool, marks_) {
+  if (moe.strategy != Strategy::kResident) return;
+  slots_.table().fill_in_order();
+  slots_.refill();
 }
 
-void HostBackend::place_experts(MoePlacement placement, const LayerPlan* given) {
-  placement_ = placement;
-  given_ = given;
+// Serve numerics flush denormals in every operation, those that run on this thread alone included.
+void HostBackend::step(const StepTokens& tokens, const StepBatch& batch) {
+  if (slots_dirty_) {
+    slots_.refill();
+    slots_dirty_ = false;
+  }
+  const FlushDenormals flush;
+  tokens_ = &tokens;
+  placement_ = tokens.decode ? MoePlacement::kDecode : MoePlacement::kPrefill;
+  parts_.family.forward(*this, parts_.weights, batch);
+}
+
+void HostBackend::dense_step(const StepTokens& tokens, const StepBatch& batch) {
+  slots_.link().drain();  // any slot may be read: none may be under way
+  const FlushDenormals flush;
+  tokens_ = &tokens;
+  placement_ = MoePlacement::kAllHits;
+  parts_.family.forward(*this, parts_.weights, batch);
+}
+
+void HostBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
+                             std::span<const MoeCallSite> sites) {
+  const FlushDenormals flush;
+  tokens_ = &tokens;
+  placement_ = MoePlacement::kGiven;
+  for (const LayerPlan& plan : plans) {
+    given_ = &plan;
+    slots_dirty_ = slots_dirty_ || !given_->fetches.empty() || !given_->promotions.empty();
+    const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
+    moe(site.spec, site.from, site.to);
+  }
+}
+
+void HostBackend::restore_cache(const SlotTable::Content& content) {
+  slots_.table().restore(content);
+  slots_.refill();
+  slots_dirty_ = false;
+}
+
+void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) {
+  const auto* other = dynamic_cast<const HostBackend*>(&from);
+  FT_CHECK(other != nullptr);
+  kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
 }
 
 // f(begin, end) over rows, on the pool when there is enough to do.
@@ -294,6 +335,12 @@ void HostBackend::add_counters(EngineCounters& counters) const { moe_layer_.add_
 void HostBackend::reset_counters() {
   marks_.clear();
   moe_layer_.reset_counters();
+}
+
+void HostBackend::describe(EngagedRecord& record) const {
+  record.threads_worked = marks_.count();
+  record.slots = slots_.slots();
+  record.mechanism = record.slots > 0 ? "copy thread" : "none";
 }
 
 }  // namespace ft

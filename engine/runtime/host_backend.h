@@ -2,7 +2,7 @@
 // pool. Arithmetic is per token (weights are decoded once for several), so prefill, decode, any batch and any chunking
 // give the same bits; so do any thread count and ISA (DESIGN section 3).
 //
-// Thread rule: one thread calls, with FlushDenormals set. No allocation after the constructor.
+// Thread rule: one thread calls. No allocation after the constructor.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,21 @@
 
 namespace ft {
 
-class HostBackend final : public StepBackend {
+class HostBackend final : public ServeBackend {
  public:
-  HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe, ExpertSlots& slots);
+  // max_distinct: experts of one layer at the largest decode batch.
+  HostBackend(const BackendParts& parts, const KernelTable& kernels, const MoeLayerOptions& moe, int64_t slots,
+              int max_distinct);
 
-  void begin_step(const StepTokens& tokens) override;
+  void step(const StepTokens& tokens, const StepBatch& batch) override;
+  void dense_step(const StepTokens& tokens, const StepBatch& batch) override;
+  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
+                  std::span<const MoeCallSite> sites) override;
   const float* logits_rows() const override { return logits_.row(0); }
-  // Overrides where the experts of the coming MoE layers run; `given` only with kGiven. begin_step sets it back to
-  // decode or prefill.
-  void place_experts(MoePlacement placement, const LayerPlan* given = nullptr);
+
+  SlotTable::Content cache_content() const override { return slots_.table().content(); }
+  void restore_cache(const SlotTable::Content& content) override;
+  void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
 
   void embed(TableId table, Slot to) override;
   void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
@@ -36,10 +42,9 @@ class HostBackend final : public StepBackend {
   void moe(const MoeSpec& spec, Slot from, Slot to) override;
   void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
 
-  KvCache<bf16>& kv_cache() { return kv_; }
-  void add_counters(EngineCounters& counters) const;
-  void reset_counters();
-  int threads_worked() const { return marks_.count(); }
+  void add_counters(EngineCounters& counters) const override;
+  void reset_counters() override;
+  void describe(EngagedRecord& record) const override;
 
  private:
   template <class F>
@@ -63,6 +68,8 @@ class HostBackend final : public StepBackend {
   std::vector<float> weights_;  // (max_tokens, top_k)
   KvCache<bf16> kv_;
   WorkerMarks marks_;
+  ExpertSlots slots_;
+  bool slots_dirty_ = false;  // filled behind the table's back
   MoeLayer moe_layer_;
 
   const StepTokens* tokens_ = nullptr;

@@ -20,7 +20,10 @@ class ReferenceBackend final : public StepBackend {
  public:
   explicit ReferenceBackend(const BackendParts& parts);
 
-  void begin_step(const StepTokens& tokens) override { tokens_ = &tokens; }
+  void step(const StepTokens& tokens, const StepBatch& batch) override {
+    tokens_ = &tokens;
+    parts_.family.forward(*this, parts_.weights, batch);
+  }
   const float* logits_rows() const override { return logits_.row(0); }
 
   void embed(TableId table, Slot to) override;

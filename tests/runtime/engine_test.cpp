@@ -236,14 +236,14 @@ TEST_CASE("the parts for probes run, and leave no wrong weights behind") {
   plan.layer = 3;
   plan.hits = {{1, 0}, {4, 1}};
   plan.fetches = {{2, 5}, {9, 6}};
-  engine.run_moe_layer(plan, 1);  // top_k experts for one token
+  engine.run_moe_layers({&plan, 1}, 1);  // top_k experts for one token
   plan.fetches.push_back({30, 7});
   plan.cpu = {11, 12, 13};
   plan.promotions = {{11, 8}};
-  engine.run_moe_layer(plan, 2);  // 2 * top_k experts for two
+  engine.run_moe_layers({&plan, 1}, 2);  // 2 * top_k experts for two
   plan.clear();
   plan.layer = 0;
-  engine.run_moe_layer(plan, 1);  // no expert at all: the layer's fixed cost
+  engine.run_moe_layers({&plan, 1}, 1);  // no expert at all: the layer's fixed cost
   for (const int64_t context : {int64_t{1}, int64_t{100}, config.max_context}) engine.run_dense_step(2, context);
   CHECK(engine.counters().decode_steps == 9);  // probes are not counted
   CHECK(run_greedy(engine, kPrompt, 10).decode_logits == before.decode_logits);
