@@ -7,8 +7,6 @@
 namespace ft {
 namespace {
 
-// A tile's cost is the decoding of its weights plus the products of every row; decoding costs about two rows' products.
-constexpr int64_t kDecodeCostInRows = 2;
 constexpr int64_t kMergeColumns = 1024;  // columns of one merge task: 4 KiB of every expert output
 
 }  // namespace
@@ -19,20 +17,17 @@ MoeLayer::MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, E
       kernels_(kernels),
       slots_(slots),
       pool_(pool),
-      marks_(marks),
-      pairs_(slots.bank().experts(), options.top_k, options.max_tokens) {
+      pairs_(slots.bank().experts(), options.top_k, options.max_tokens),
+      work_(kernels, options.max_tokens * options.top_k, slots.bank().layout(0).intermediate, marks, &pool) {
   if (options_.fetch_of_misses.empty()) options_.fetch_of_misses.assign(1, 0);  // resident: there are no misses
   const ExpertLayout& layout = slots.bank().layout(0);
   const int64_t pairs = options.max_tokens * options.top_k;
-  activated_ = RowBuffer<uint32_t>(pairs, activation_words(layout.intermediate), &pool);
   outputs_ = RowBuffer<float>(pairs, layout.hidden, &pool);
-  x_of_pair_.resize(static_cast<size_t>(pairs));
-  a_of_pair_.resize(static_cast<size_t>(pairs));
-  y_of_pair_.resize(static_cast<size_t>(pairs));
   for (int64_t pair = 0; pair < pairs; ++pair) y_of_token_.push_back(outputs_.row(pair));
   const int experts = slots.bank().experts();
   plan_.reserve(experts);
   items_.reserve(static_cast<size_t>(experts));
+  tickets_.reserve(static_cast<size_t>(experts));
   pending_.reserve(static_cast<size_t>(experts));
 }
 
@@ -42,6 +37,7 @@ void MoeLayer::run(const MoeCall& call) {
   pairs_.group(call.ids, call.tokens);
   point_pairs();
   items_.clear();
+  tickets_.clear();
   pending_.clear();
   staged_ = 0;
   switch (call.placement) {
@@ -71,26 +67,26 @@ void MoeLayer::run(const MoeCall& call) {
 void MoeLayer::point_pairs() {
   const auto order = pairs_.order();
   for (size_t i = 0; i < order.size(); ++i) {
-    x_of_pair_[i] = call_.x[order[i] / options_.top_k];
-    a_of_pair_[i] = activated_.row(order[i]);
-    y_of_pair_[i] = outputs_.row(order[i]);
+    work_.set_row(static_cast<int64_t>(i), call_.x[order[i] / options_.top_k], order[i], outputs_.row(order[i]));
   }
 }
 
-MoeLayer::Item MoeLayer::item_of(int expert, const std::byte* blob, Link::Ticket ticket) const {
-  const auto count = static_cast<int64_t>(pairs_.of(expert).size());
-  return {expert, blob, ticket, pairs_.begin(expert), count, kDecodeCostInRows + count};
+void MoeLayer::add_item(int expert, const std::byte* blob, Link::Ticket ticket) {
+  items_.push_back(
+      make_expert_item(expert, blob, pairs_.begin(expert), static_cast<int64_t>(pairs_.of(expert).size())));
+  tickets_.push_back(ticket);
+}
+
+void MoeLayer::add_pending() {
+  for (const Pending& item : pending_) add_item(item.expert, slots_.slot(item.slot), item.ticket);
 }
 
 void MoeLayer::add_from_slot(int expert, int64_t slot) {
   const Link::Ticket ticket = slots_.ticket(slot);
-  if (slots_.link().done(ticket)) {
-    items_.push_back(item_of(expert, slots_.slot(slot)));
-    return;
-  }
+  if (slots_.link().done(ticket)) return add_item(expert, slots_.slot(slot));
   auto later = pending_.end();
   while (later != pending_.begin() && (later - 1)->ticket > ticket) --later;
-  pending_.insert(later, item_of(expert, slots_.slot(slot), ticket));
+  pending_.insert(later, {expert, slot, ticket});
 }
 
 // Copies first, so that the link works while the rest is set up. Promotions queue behind the fetches: they use the link
@@ -99,11 +95,11 @@ void MoeLayer::place_by_plan(const LayerPlan& plan) {
   for (const ExpertSlot& fetch : plan.fetches) slots_.fill(plan.layer, fetch.expert, fetch.slot);
   for (const ExpertSlot& promotion : plan.promotions) slots_.fill(plan.layer, promotion.expert, promotion.slot);
   for (const ExpertSlot& hit : plan.hits) add_from_slot(hit.expert, hit.slot);
-  for (const int expert : plan.cpu) items_.push_back(item_of(expert, slots_.bank().blob(plan.layer, expert)));
+  for (const int expert : plan.cpu) add_item(expert, slots_.bank().blob(plan.layer, expert));
   ready_count_ = items_.size();
-  items_.insert(items_.end(), pending_.begin(), pending_.end());
+  add_pending();
   for (const ExpertSlot& fetch : plan.fetches) {
-    items_.push_back(item_of(fetch.expert, slots_.slot(fetch.slot), slots_.ticket(fetch.slot)));
+    add_item(fetch.expert, slots_.slot(fetch.slot), slots_.ticket(fetch.slot));
   }
   first_staged_ = items_.size();
 }
@@ -115,17 +111,17 @@ void MoeLayer::place_prefill() {
     if (slot >= 0) {
       add_from_slot(expert, slot);
     } else if (!stream) {
-      items_.push_back(item_of(expert, slots_.bank().blob(call_.layer, expert)));
+      add_item(expert, slots_.bank().blob(call_.layer, expert));
     }
   }
   ready_count_ = items_.size();
-  items_.insert(items_.end(), pending_.begin(), pending_.end());
+  add_pending();
   first_staged_ = items_.size();
   if (!stream) return;
   for (const int expert : pairs_.distinct()) {
     if (slots_.table().slot_of(call_.layer, expert) >= 0) continue;
     const auto index = static_cast<int>((items_.size() - first_staged_) % kStagingBuffers);
-    items_.push_back(item_of(expert, slots_.staging(index)));
+    add_item(expert, slots_.staging(index));
   }
 }
 
@@ -133,7 +129,7 @@ void MoeLayer::place_all_hits() {
   const int64_t slots = slots_.slots();
   for (const int expert : pairs_.distinct()) {
     const int64_t key = int64_t{call_.layer} * slots_.bank().experts() + expert;
-    items_.push_back(item_of(expert, slots > 0 ? slots_.slot(key % slots) : slots_.bank().blob(call_.layer, expert)));
+    add_item(expert, slots > 0 ? slots_.slot(key % slots) : slots_.bank().blob(call_.layer, expert));
   }
   ready_count_ = first_staged_ = items_.size();
 }
@@ -141,8 +137,8 @@ void MoeLayer::place_all_hits() {
 void MoeLayer::stage_ahead(size_t computed) {
   const size_t done = computed > first_staged_ ? computed - first_staged_ : 0;
   while (first_staged_ + staged_ < items_.size() && staged_ < done + kStagingBuffers) {
-    Item& item = items_[first_staged_ + staged_];
-    item.ticket = slots_.stage(call_.layer, item.expert, static_cast<int>(staged_ % kStagingBuffers));
+    const size_t at = first_staged_ + staged_;
+    tickets_[at] = slots_.stage(call_.layer, items_[at].expert, static_cast<int>(staged_ % kStagingBuffers));
     ++staged_;
   }
 }
@@ -150,10 +146,10 @@ void MoeLayer::stage_ahead(size_t computed) {
 MoeLayer::Group MoeLayer::next_group(size_t begin) {
   if (begin < ready_count_) return {begin, ready_count_};
   if (begin >= items_.size()) return {begin, begin};
-  slots_.link().wait(items_[begin].ticket);
+  slots_.link().wait(tickets_[begin]);
   size_t end = begin + 1;
   // Whatever has arrived meanwhile joins; a staged expert stays alone, so that the other buffer fills beside it.
-  while (end < first_staged_ && slots_.link().done(items_[end].ticket)) ++end;
+  while (end < first_staged_ && slots_.link().done(tickets_[end])) ++end;
   return {begin, end};
 }
 
@@ -162,63 +158,14 @@ void MoeLayer::compute(int worker, int workers) {
     const Group group = group_;
     if (group.begin == group.end) break;
     if (worker == 0) stage_ahead(group.begin);
-    gate_up(group, worker, workers);
+    const auto items = std::span<const ExpertItem>(items_).subspan(group.begin, group.end - group.begin);
+    work_.gate_up(*layout_, items, worker, workers);
     pool_.barrier();
-    down(group, worker, workers);
+    work_.down(*layout_, items, worker, workers);
     if (worker == 0) group_ = next_group(group.end);
     pool_.barrier();
   }
   merge(worker, workers);
-}
-
-// Row tiles of all experts of a group in one line, cut into contiguous parts of equal weight: a tile belongs to the
-// worker whose part holds its first unit.
-template <class F>
-void MoeLayer::for_tiles(const Group& group, int64_t tiles, int worker, int workers, F&& f) const {
-  int64_t total = 0;
-  for (size_t i = group.begin; i < group.end; ++i) total += tiles * items_[i].tile_weight;
-  const Range part = split_range(total, worker, workers);
-  int64_t base = 0;
-  for (size_t i = group.begin; i < group.end && base < part.end; ++i) {
-    const int64_t weight = items_[i].tile_weight;
-    const int64_t span = tiles * weight;
-    const int64_t low = std::clamp<int64_t>(part.begin - base, 0, span);
-    const int64_t high = std::clamp<int64_t>(part.end - base, 0, span);
-    const Range range{(low + weight - 1) / weight, (high + weight - 1) / weight};
-    if (range.begin < range.end) f(items_[i], range);
-    base += span;
-  }
-}
-
-void MoeLayer::gate_up(const Group& group, int worker, int workers) {
-  const GateUpFn kernel = kernels_.gate_up[static_cast<int>(layout_->gate.format)];
-  for_tiles(group, layout_->gate.row_tiles, worker, workers, [&](const Item& item, Range tiles) {
-    marks_.mark(worker);
-    GateUpArgs args;
-    args.layout = layout_;
-    args.blob = item.blob;
-    args.x = x_of_pair_.data() + item.pair_begin;
-    args.tokens = item.pair_count;
-    args.tile_begin = tiles.begin;
-    args.tile_end = tiles.end;
-    args.a = a_of_pair_.data() + item.pair_begin;
-    kernel(args);
-  });
-}
-
-void MoeLayer::down(const Group& group, int worker, int workers) {
-  const MatvecFn kernel = kernels_.matvec[static_cast<int>(layout_->down.format)];
-  for_tiles(group, layout_->down.row_tiles, worker, workers, [&](const Item& item, Range tiles) {
-    const PackedMatrix matrix = expert_down(*layout_, item.blob);
-    MatvecArgs args;
-    args.w = &matrix;
-    args.x = const_cast<const uint32_t* const*>(a_of_pair_.data() + item.pair_begin);
-    args.tokens = item.pair_count;
-    args.tile_begin = tiles.begin;
-    args.tile_end = tiles.end;
-    args.y = y_of_pair_.data() + item.pair_begin;
-    kernel(args);
-  });
 }
 
 void MoeLayer::merge(int worker, int workers) const {

@@ -23,6 +23,7 @@
 #include "engine/runtime/counters.h"
 #include "engine/runtime/expert_pairs.h"
 #include "engine/runtime/expert_slots.h"
+#include "engine/runtime/expert_work.h"
 #include "engine/runtime/worker_marks.h"
 #include "kernels/registry.h"
 
@@ -66,14 +67,10 @@ class MoeLayer {
   void reset_counters();
 
  private:
-  // One expert's work: where its blob is and when it is there.
-  struct Item {
+  struct Pending {  // in a slot that is still being filled
     int expert = -1;
-    const std::byte* blob = nullptr;
+    int64_t slot = -1;
     Link::Ticket ticket = Link::kNoTicket;
-    int64_t pair_begin = 0;  // into the pointer arrays below
-    int64_t pair_count = 0;
-    int64_t tile_weight = 0;  // relative cost of one row tile
   };
   struct Group {
     size_t begin = 0, end = 0;
@@ -82,7 +79,8 @@ class MoeLayer {
   void place_by_plan(const LayerPlan& plan);
   void place_prefill();
   void place_all_hits();
-  Item item_of(int expert, const std::byte* blob, Link::Ticket ticket = Link::kNoTicket) const;
+  void add_item(int expert, const std::byte* blob, Link::Ticket ticket = Link::kNoTicket);
+  void add_pending();
   void add_from_slot(int expert, int64_t slot);  // ready, or pending while its copy is under way
   void point_pairs();
   void count(const LayerPlan& plan);
@@ -90,34 +88,27 @@ class MoeLayer {
   Group next_group(size_t begin);     // waits for the link
   void stage_ahead(size_t computed);  // keeps the staging buffers filling; items before `computed` are done
   void compute(int worker, int workers);
-  void gate_up(const Group& group, int worker, int workers);
-  void down(const Group& group, int worker, int workers);
-  template <class F>
-  void for_tiles(const Group& group, int64_t tiles, int worker, int workers, F&& f) const;
   void merge(int worker, int workers) const;
 
   MoeLayerOptions options_;
   const KernelTable& kernels_;
   ExpertSlots& slots_;
   WorkerPool& pool_;
-  WorkerMarks& marks_;
 
   MoeCall call_;
   const ExpertLayout* layout_ = nullptr;  // of the current layer
   ExpertPairs pairs_;
   LayerPlan plan_;
-  std::vector<Item> items_;    // ready ones, then the pending ones in order of arrival
-  std::vector<Item> pending_;  // of the layer being placed
+  std::vector<ExpertItem> items_;      // ready ones, then the pending ones in order of arrival
+  std::vector<Link::Ticket> tickets_;  // of items_
+  std::vector<Pending> pending_;       // of the layer being placed
   size_t ready_count_ = 0;
   size_t first_staged_ = 0;  // items from here on come through the staging buffers
   size_t staged_ = 0;        // of them, how many copies were enqueued
   Group group_;              // written by worker 0 between barriers
 
-  RowBuffer<uint32_t> activated_;           // (max_tokens * top_k) packed rows of intermediate
-  RowBuffer<float> outputs_;                // (max_tokens * top_k) rows of hidden
-  std::vector<const uint32_t*> x_of_pair_;  // in order of experts
-  std::vector<uint32_t*> a_of_pair_;
-  std::vector<float*> y_of_pair_;
+  ExpertWork work_;                       // rows in order of experts
+  RowBuffer<float> outputs_;              // (max_tokens * top_k) rows of hidden
   std::vector<const float*> y_of_token_;  // (max_tokens * top_k) in order of tokens: for the merge
 
   uint64_t hits_ = 0, fetched_ = 0, cpu_ = 0, promoted_ = 0, bytes_fetched_ = 0, bytes_cpu_ = 0;

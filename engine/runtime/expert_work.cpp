@@ -1,0 +1,87 @@
+#include "engine/runtime/expert_work.h"
+
+#include <algorithm>
+
+#include "kernels/host/worker_pool.h"
+#include "kernels/ops/activations.h"
+
+namespace ft {
+namespace {
+
+// A tile's cost is the decoding of its weights plus the products of every row; decoding costs about two rows' products.
+constexpr int64_t kDecodeCostInRows = 2;
+
+// Row tiles of all items in one line, cut into contiguous parts of equal weight: a tile belongs to the worker whose
+// part holds its first unit.
+template <class F>
+void for_tiles(std::span<const ExpertItem> items, int64_t tiles, int worker, int workers, F&& f) {
+  int64_t total = 0;
+  for (const ExpertItem& item : items) total += tiles * item.tile_weight;
+  const Range part = split_range(total, worker, workers);
+  int64_t base = 0;
+  for (const ExpertItem& item : items) {
+    if (base >= part.end) break;
+    const int64_t weight = item.tile_weight;
+    const int64_t span = tiles * weight;
+    const int64_t low = std::clamp<int64_t>(part.begin - base, 0, span);
+    const int64_t high = std::clamp<int64_t>(part.end - base, 0, span);
+    const Range range{(low + weight - 1) / weight, (high + weight - 1) / weight};
+    if (range.begin < range.end) f(item, range);
+    base += span;
+  }
+}
+
+}  // namespace
+
+ExpertItem make_expert_item(int expert, const std::byte* blob, int64_t row_begin, int64_t row_count) {
+  return {expert, blob, row_begin, row_count, kDecodeCostInRows + row_count};
+}
+
+ExpertWork::ExpertWork(const KernelTable& kernels, int64_t max_rows, int64_t intermediate, WorkerMarks& marks,
+                       WorkerPool* pool)
+    : kernels_(kernels),
+      marks_(marks),
+      activated_(max_rows, activation_words(intermediate), pool),
+      x_(static_cast<size_t>(max_rows)),
+      a_(static_cast<size_t>(max_rows)),
+      y_(static_cast<size_t>(max_rows)) {}
+
+void ExpertWork::set_row(int64_t row, const uint32_t* x, int64_t scratch, float* y) {
+  const auto index = static_cast<size_t>(row);
+  x_[index] = x;
+  a_[index] = activated_.row(scratch);
+  y_[index] = y;
+}
+
+void ExpertWork::gate_up(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers) {
+  const GateUpFn kernel = kernels_.gate_up[static_cast<int>(layout.gate.format)];
+  for_tiles(items, layout.gate.row_tiles, worker, workers, [&](const ExpertItem& item, Range tiles) {
+    marks_.mark(worker);
+    GateUpArgs args;
+    args.layout = &layout;
+    args.blob = item.blob;
+    args.x = x_.data() + item.row_begin;
+    args.tokens = item.row_count;
+    args.tile_begin = tiles.begin;
+    args.tile_end = tiles.end;
+    args.a = a_.data() + item.row_begin;
+    kernel(args);
+  });
+}
+
+void ExpertWork::down(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers) {
+  const MatvecFn kernel = kernels_.matvec[static_cast<int>(layout.down.format)];
+  for_tiles(items, layout.down.row_tiles, worker, workers, [&](const ExpertItem& item, Range tiles) {
+    const PackedMatrix matrix = expert_down(layout, item.blob);
+    MatvecArgs args;
+    args.w = &matrix;
+    args.x = const_cast<const uint32_t* const*>(a_.data() + item.row_begin);
+    args.tokens = item.row_count;
+    args.tile_begin = tiles.begin;
+    args.tile_end = tiles.end;
+    args.y = y_.data() + item.row_begin;
+    kernel(args);
+  });
+}
+
+}  // namespace ft
