@@ -56,6 +56,8 @@ struct EngineConfig {
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;  // --vram-limit
   std::optional<int64_t> host_memory_limit_bytes;
+  int link_slowdown = 1;               // tests: the link moves every blob so many times (cuda)
+  bool no_wait = false;                // cuda: CPU experts between launches instead of beside them; for sanitizers
   std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };

@@ -76,13 +76,23 @@ int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config
 
 int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
+// The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
+// which are kept apart by 256 bytes.
+int64_t device_table_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  constexpr int64_t kPerExpert = 32, kPerPick = 80, kPerLayer = 4096;
+  const int64_t picks = times(config.max_batch, geometry.expert.top_k);
+  const auto layers = static_cast<int64_t>(geometry.moe_layers.size());
+  return plus(times(kPerExpert, geometry.total_experts()), times(layers, plus(times(kPerPick, picks), kPerLayer)));
+}
+
 // Everything but the slots, and how much of each kind of memory is there.
 struct FixedPools {
   int64_t dense = 0, kv = 0, activations = 0, logits = 0, banks = 0, staging = 0;
+  int64_t prefill_staging = 0;  // on a GPU
   int64_t device_memory = 0, host_memory = 0;
   bool one_memory = false;
 
-  int64_t device() const { return plus(plus(dense, kv), plus(activations, logits)); }
+  int64_t device() const { return plus(plus(plus(dense, kv), plus(activations, logits)), prefill_staging); }
   int64_t host() const { return plus(banks, staging); }
 };
 
@@ -104,6 +114,8 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     const int64_t in = times(activation_words(geometry.expert.hidden), sizeof(uint32_t));
     const int64_t out = times(times(geometry.expert.top_k, geometry.expert.hidden), sizeof(float));
     pools.staging = times(config.max_batch, plus(in, out));
+    pools.prefill_staging = times(kDeviceStagingExperts, formats.expert_bytes_max);
+    pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
   if (config.host_memory_limit_bytes) pools.host_memory = std::min(pools.host_memory, *config.host_memory_limit_bytes);
@@ -145,7 +157,8 @@ void require_fixed_fit(const FixedPools& pools) {
   require_fit({{"dense weights", pools.dense, kRaiseDevice},
                {"kv cache", pools.kv, kShortenContext},
                {"activations", pools.activations, "lower --batch, or raise --vram-limit"},
-               {"logits", pools.logits, "lower --batch, or raise --vram-limit"}},
+               {"logits", pools.logits, "lower --batch, or raise --vram-limit"},
+               {"prefill staging", pools.prefill_staging, kRaiseDevice}},
               pools.device_memory, "device memory");
   if (!pools.one_memory) {
     require_fit({{"expert banks", pools.banks, kRaiseHost}, {"staging", pools.staging, kRaiseHost}}, pools.host_memory,
@@ -248,6 +261,7 @@ MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& format
                 {"kv cache", pools.kv, true},         {"activations", pools.activations, true},
                 {"logits", pools.logits, true},       {"expert banks", pools.banks, false},
                 {"staging", pools.staging, false}};
+  if (!pools.one_memory) plan.pools.push_back({"prefill staging", pools.prefill_staging, true});
   plan.device_bytes = plus(pools.device(), slots);
   plan.host_bytes = pools.host();
   plan.min_slots = bounds.min;

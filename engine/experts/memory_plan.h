@@ -1,10 +1,11 @@
 // Geometry, memory and options to bytes per pool: one pure function. The engine allocates from it, the tuner searches
 // inside it, --dry-run prints it.
 //
-// Pools, in this order: "dense weights", "expert slots", "kv cache", "activations", "logits" on the device, "expert
-// banks" and "staging" in host memory. Staging is what crosses the link beside slots: on a GPU what the CPU arm and the
-// device exchange per step, on the host device the blobs through which offload streams a prompt's experts. On
-// Device::kHost both kinds come out of the same memory, so there their sum must fit host_memory_bytes as well.
+// Pools, in this order (a GPU has "prefill staging" last): "dense weights", "expert slots", "kv cache", "activations",
+// "logits" on the device, "expert banks" and "staging" in host memory. Staging is what crosses the link beside slots:
+// on a GPU what the CPU arm and the device exchange per step, on the host device the blobs through which offload
+// streams a prompt's experts. On Device::kHost both kinds come out of the same memory, so there their sum must fit
+// host_memory_bytes as well.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,8 @@ struct SlotBounds {
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);
 
+// Experts that a GPU's prefill streams through at a time: one half is computed from while the other is filled.
+inline constexpr int kDeviceStagingExperts = 8;
 inline constexpr int kStagingBuffers = 2;  // one blob is computed from while the other is filled
 
 // Upper bound for the buffers of one step, which a backend may not exceed: memory_plan.cpp lists them.

@@ -80,6 +80,7 @@ class ExpertBank {
   int64_t slot_bytes() const { return slot_bytes_; }  // largest blob
   const std::byte* blob(int layer, int expert) const;
   std::byte* blob(int layer, int expert);
+  std::span<const std::byte> bytes() const { return {memory_.data(), static_cast<size_t>(memory_.bytes())}; }
 
  private:
   std::vector<ExpertLayout> layouts_;

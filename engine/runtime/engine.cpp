@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/engine_state.h"
 #include "engine/runtime/host_backend.h"
 #include "kernels/base/clock.h"
@@ -49,7 +50,13 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   } else {
     const MoeLayerOptions moe{geometry().expert.top_k, max_tokens, config.strategy, config.fetch_of_misses,
                               config.promote_bytes_per_layer};
-    serve = std::make_unique<HostBackend>(parts, kernels, moe, config.slots, max_distinct_experts(geometry(), config));
+    const int distinct = max_distinct_experts(geometry(), config);
+    if (config.device == Device::kCuda) {
+      if (model.on_device == nullptr) model.on_device = upload_weights(*model.weights);
+      serve = make_cuda_backend({parts, kernels, config, model.on_device, distinct});
+    } else {
+      serve = std::make_unique<HostBackend>(parts, kernels, moe, config.slots, distinct);
+    }
     backend = serve.get();
   }
   const auto sequences = static_cast<size_t>(config.max_batch);

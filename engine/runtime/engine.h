@@ -21,10 +21,13 @@
 
 namespace ft {
 
+class DeviceWeights;  // engine/runtime/cuda/device_weights.h
+
 // A model in memory, shared by several engines (the tuner's candidates).
 struct LoadedModel {
   std::shared_ptr<const Family> family;
   std::shared_ptr<const ModelWeights> weights;
+  std::shared_ptr<const DeviceWeights> on_device;  // upload_weights(*weights); null: an engine on cuda makes its own
 };
 
 class Engine {

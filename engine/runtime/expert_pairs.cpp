@@ -34,4 +34,21 @@ void ExpertPairs::group(const int32_t* ids, int64_t tokens) {
   }
 }
 
+void deal_plan_ids(const LayerPlan& plan, int64_t tokens, int top_k, int32_t* ids) {
+  const size_t hits = plan.hits.size(), fetches = plan.fetches.size();
+  const auto count = static_cast<int64_t>(hits + fetches + plan.cpu.size());
+  const int64_t used = std::min<int64_t>(top_k, count);
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t slot = 0; slot < top_k; ++slot) {
+      int32_t& id = ids[token * top_k + slot];
+      id = -1;
+      if (slot >= used) continue;
+      const auto i = static_cast<size_t>((token * used + slot) % count);
+      id = i < hits             ? plan.hits[i].expert
+           : i < hits + fetches ? plan.fetches[i - hits].expert
+                                : plan.cpu[i - hits - fetches];
+    }
+  }
+}
+
 }  // namespace ft

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/experts/slot_table.h"
+
 namespace ft {
 
 class ExpertPairs {
@@ -31,5 +33,10 @@ class ExpertPairs {
   std::vector<int64_t> next_;   // (experts)
   std::vector<int64_t> order_;  // (max_tokens * top_k)
 };
+
+// The ids of a plan from outside: its experts in turn over the (token, slot) pairs, so that every expert gets its share
+// of the rows that real routing would send, tokens * top_k in all. With fewer experts than top_k every token goes to
+// each, and the slots that are left hold -1. ids: (tokens, top_k).
+void deal_plan_ids(const LayerPlan& plan, int64_t tokens, int top_k, int32_t* ids);
 
 }  // namespace ft

@@ -267,25 +267,6 @@ void HostBackend::add(Slot into, Slot from) {
   });
 }
 
-// The ids of a given plan: its experts in turn over the (token, slot) pairs, so that every expert gets its share of the
-// rows that real routing would send, tokens * top_k in all. With fewer experts than top_k every token goes to each.
-void HostBackend::take_given_ids() {
-  const size_t hits = given_->hits.size(), fetches = given_->fetches.size();
-  const auto count = static_cast<int64_t>(hits + fetches + given_->cpu.size());
-  const int64_t used = std::min<int64_t>(top_k_, count);
-  for (int64_t token = 0; token < tokens_->count(); ++token) {
-    for (int64_t slot = 0; slot < top_k_; ++slot) {
-      int32_t& id = ids_[static_cast<size_t>(token * top_k_ + slot)];
-      id = -1;
-      if (slot >= used) continue;
-      const auto i = static_cast<size_t>((token * used + slot) % count);
-      id = i < hits             ? given_->hits[i].expert
-           : i < hits + fetches ? given_->fetches[i - hits].expert
-                                : given_->cpu[i - hits - fetches];
-    }
-  }
-}
-
 void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   const int64_t rows = tokens_->count();
   const PackedMatrix& router = parts_.weights[spec.router];
@@ -298,7 +279,7 @@ void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
     }
   });
   if (placement_ == MoePlacement::kGiven) {
-    take_given_ids();
+    deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
     parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
   }

@@ -54,7 +54,6 @@ class HostBackend final : public ServeBackend {
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
-  void take_given_ids();
 
   BackendParts parts_;
   const KernelTable& kernels_;

@@ -44,19 +44,19 @@ void RoutingHooks::force(std::shared_ptr<const RoutingTrace> trace) {
   forced_ = std::move(trace);
 }
 
-void RoutingHooks::apply(const StepTokens& tokens, int layer, int32_t* ids) {
-  if (forced_ != nullptr) {
-    for (int64_t t = 0; t < tokens.count(); ++t) {
-      const auto token = static_cast<size_t>(t);
-      const int sequence = tokens.sequence[token];
-      const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
-      const auto choices = forced_->at((tokens.position[token] + offset) % forced_->tokens, layer);
-      for (int slot = 0; slot < top_k_; ++slot) ids[t * top_k_ + slot] = choices[static_cast<size_t>(slot)];
-    }
+void RoutingHooks::choose(const StepTokens& tokens, int layer, int32_t* ids) const {
+  for (int64_t t = 0; t < tokens.count(); ++t) {
+    const auto token = static_cast<size_t>(t);
+    const int sequence = tokens.sequence[token];
+    const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
+    const auto choices = forced_->at((tokens.position[token] + offset) % forced_->tokens, layer);
+    for (int slot = 0; slot < top_k_; ++slot) ids[t * top_k_ + slot] = choices[static_cast<size_t>(slot)];
   }
-  if (record_ != nullptr && tokens.decode) {
-    for (int slot = 0; slot < top_k_; ++slot) record_->ids.push_back(static_cast<int16_t>(ids[slot]));
-  }
+}
+
+void RoutingHooks::record(const StepTokens& tokens, const int32_t* ids) {
+  if (record_ == nullptr || !tokens.decode) return;
+  for (int slot = 0; slot < top_k_; ++slot) record_->ids.push_back(static_cast<int16_t>(ids[slot]));
 }
 
 void RoutingHooks::finish_step(const StepTokens& tokens) {

@@ -36,7 +36,14 @@ class RoutingHooks {
   // The token of sequence s at position p takes the choices of trace token (p + s * tokens / max_sequences + what the
   // sequence was advanced by) mod tokens: sequences of a batch walk the trace apart from each other, and a replay
   // starts where a cache content says.
-  void apply(const StepTokens& tokens, int layer, int32_t* ids);
+  void apply(const StepTokens& tokens, int layer, int32_t* ids) {
+    if (forced()) choose(tokens, layer, ids);
+    record(tokens, ids);
+  }
+  // The two halves, for a device that routes by itself: choices go in before the step, what it chose comes out after.
+  void choose(const StepTokens& tokens, int layer, int32_t* ids) const;  // REQUIRES forced()
+  void record(const StepTokens& tokens, const int32_t* ids);             // layer by layer
+  bool recording() const { return record_ != nullptr; }
   void finish_step(const StepTokens& tokens);
 
  private:

@@ -29,9 +29,10 @@ enum class Placement : int32_t {
 
 // One layer's plan from outside (layer_sweep): entry i says where the i-th given expert runs.
 struct GivenPlan {
-  const int32_t* expert = nullptr;  // hits, then fetches, then cpu
-  const int32_t* slot = nullptr;    // of hits and fetches
-  const int32_t* counts = nullptr;  // [3]: hits, fetches, cpu
+  const int32_t* expert = nullptr;    // hits, then fetches, then cpu
+  const int32_t* slot = nullptr;      // of hits and fetches
+  const int32_t* counts = nullptr;    // [4]: hits, fetches, cpu, promotions
+  const int32_t* promoted = nullptr;  // slots of the first counts[3] of the cpu experts
   // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
 };
 

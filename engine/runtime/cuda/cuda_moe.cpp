@@ -1,0 +1,338 @@
+#include "engine/runtime/cuda/cuda_moe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "kernels/base/error.h"
+#include "kernels/ops/activations.h"
+
+namespace ft {
+namespace {
+
+// A layer's experts take milliseconds on a slow CPU; ten seconds is a machine that has stopped.
+constexpr uint64_t kAnswerTimeoutNs = 10'000'000'000;
+constexpr int64_t kClockWords = 8;
+constexpr int64_t kAlign = 256;
+
+int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+template <class T>
+T* take(std::byte*& at, int64_t count) {
+  T* begin = reinterpret_cast<T*>(at);
+  at += padded(count * static_cast<int64_t>(sizeof(T)));
+  return begin;
+}
+
+// Pinned words that the device writes or reads while the host does.
+uint32_t load_acquire(const uint32_t& word) {
+  return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(word)).load(std::memory_order_acquire);
+}
+void store_release(uint32_t& word, uint32_t value) {
+  std::atomic_ref<uint32_t>(word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks& marks)
+    : config_(parts.config),
+      weights_(*parts.weights),
+      bank_(parts.backend.weights.bank),
+      main_(main),
+      top_k_(parts.backend.family.geometry().expert.top_k),
+      max_distinct_(parts.max_distinct),
+      max_pairs_(int64_t{parts.config.max_batch} * top_k_),
+      hidden_(bank_.layout(0).hidden),
+      slot_bytes_(bank_.slot_bytes()),
+      slots_(config_.slots * slot_bytes_),
+      split_((max_distinct_ + 1) * static_cast<int64_t>(sizeof(int32_t))),
+      counters_memory_(sizeof(cuda::StepCounters)),
+      step_number_(sizeof(uint32_t)) {
+  const int64_t pairs = parts.backend.max_tokens * top_k_;
+  activated_ = cuda::DeviceBuffer(pairs * activation_words(bank_.layout(0).intermediate) * 4);
+  outputs_ = cuda::DeviceBuffer(pairs * hidden_ * 4);
+  cuda::fill_zero(activated_.data(), activated_.bytes(), main_.handle());  // padding of rows stays zero
+  cuda::fill_zero(step_number_.data(), step_number_.bytes(), main_.handle());
+  std::vector<int32_t> split(config_.fetch_of_misses.begin(), config_.fetch_of_misses.end());
+  split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
+  cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
+  make_table();
+  make_work();
+  make_mailbox();
+  cpu_ = std::make_unique<CpuArm>(
+      bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
+      CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
+  reset_counters();
+  SlotTable table(bank_.layers(), bank_.experts(), config_.slots);
+  if (config_.strategy == Strategy::kResident) table.fill_in_order();
+  restore(table.content());
+}
+
+void CudaMoe::make_table() {
+  table_.layers = bank_.layers();
+  table_.experts = bank_.experts();
+  table_.slots = static_cast<int32_t>(config_.slots);
+  const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
+  table_memory_ =
+      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(kClockWords * 8));
+  std::byte* at = table_memory_.data();
+  table_.slot_of_key = take<int32_t>(at, keys);
+  table_.key_of_slot = take<int32_t>(at, slots);
+  table_.used_at = take<uint64_t>(at, slots);
+  table_.filled_in = take<uint64_t>(at, slots);
+  table_.clock = take<uint64_t>(at, kClockWords);
+  slot_mirror_ = cuda::PinnedBuffer(keys * 4);
+}
+
+void CudaMoe::make_work() {
+  const int64_t copies = int64_t{2} * max_distinct_;
+  const int64_t bytes = padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::ExpertItem))) +
+                        2 * padded(copies * 8) + padded(max_pairs_ * 4) + padded(max_pairs_) + 3 * kAlign;
+  work_memory_ = cuda::DeviceBuffer(bytes * bank_.layers());
+  std::byte* at = work_memory_.data();
+  for (int layer = 0; layer < bank_.layers(); ++layer) {
+    cuda::LayerWork work;
+    work.items = take<cuda::ExpertItem>(at, max_distinct_);
+    work.copy_source = take<const std::byte*>(at, copies);
+    work.copy_target = take<std::byte*>(at, copies);
+    work.pairs = take<int32_t>(at, max_pairs_);
+    work.from_host = take<uint8_t>(at, max_pairs_);
+    work.item_bounds = take<int32_t>(at, 3);
+    work.copy_counts = take<int32_t>(at, 2);
+    work.ticket = take<uint32_t>(at, 1);
+    work_.push_back(work);
+  }
+  given_stride_ = 2 * int64_t{max_distinct_} + 4 + max_distinct_;
+  given_host_ = cuda::PinnedBuffer(given_stride_ * bank_.layers() * 4);
+  given_ = cuda::DeviceBuffer(given_host_.bytes());
+}
+
+void CudaMoe::make_mailbox() {
+  box_memory_ = cuda::PinnedBuffer(sizeof(cuda::CpuMailbox));
+  box_ = box_memory_.as_host<cuda::CpuMailbox>();
+  ids_in_ = cuda::PinnedBuffer(max_pairs_ * 4);
+  x_in_ = cuda::PinnedBuffer(config_.max_batch * activation_words(hidden_) * 4);
+  y_out_ = cuda::PinnedBuffer(max_pairs_ * hidden_ * 4);
+}
+
+void CudaMoe::compute(const cuda::ExpertArgs& args) {
+  cuda::expert_gate_up(args, main_.handle());
+  cuda::expert_down(args, main_.handle());
+}
+
+void CudaMoe::decode(const CudaMoeCall& call) {
+  const ExpertLayout& layout = bank_.layout(call.layer);
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
+  const bool given = call.placement == cuda::Placement::kGiven, table = call.placement == cuda::Placement::kTable;
+  const bool any_slots = config_.slots > 0;
+  const auto promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  const bool may_fetch =
+      any_slots &&
+      (given || (table && (config_.strategy == Strategy::kOffload || config_.strategy == Strategy::kHybrid)));
+  const bool may_promote = any_slots && (given || (table && promotions > 0));
+  const bool may_use_cpu =
+      given || !any_slots || (table && (config_.strategy == Strategy::kCpu || config_.strategy == Strategy::kHybrid));
+
+  cuda::PlanArgs plan;
+  plan.table = table_;
+  plan.placement = call.placement;
+  const int32_t* row = given_.as<int32_t>() + call.layer * given_stride_;
+  plan.given = {row, row + max_distinct_, row + 3 * int64_t{max_distinct_}, row + 2 * int64_t{max_distinct_}};
+  plan.layer = call.layer;
+  plan.tokens = call.tokens;
+  plan.top_k = top_k_;
+  plan.max_distinct = max_distinct_;
+  plan.ids = call.ids;
+  plan.fetch_of_misses = split_.as<int32_t>();
+  plan.max_promotions = promotions;
+  plan.bank = weights_.bank(call.layer);
+  plan.blob_bytes = layout.bytes;
+  plan.slots = slots_.data();
+  plan.slot_bytes = slot_bytes_;
+  plan.work = work;
+  plan.counters = given ? nullptr : counters_memory_.as<cuda::StepCounters>();
+  plan.mailbox = {box_memory_.as_device<cuda::CpuMailbox>(), ids_in_.as_device<int32_t>(), x_in_.as_device<uint32_t>()};
+  plan.x = call.x;
+  plan.hidden = hidden_;
+  cuda::plan_layer(plan, main_.handle());
+
+  if (may_fetch || may_promote) {
+    forked_.record(main_.handle());
+    forked_.make_wait(link_.handle());
+    link_used_ = true;
+    cuda::GatherArgs gather{work, false, layout.bytes, 0, config_.link_slowdown};
+    if (may_fetch) cuda::gather(gather, link_.handle());
+    fetched_.record(link_.handle());
+    gather.promotions = true;
+    if (may_promote) cuda::gather(gather, link_.handle());
+  }
+
+  cuda::ExpertArgs experts;
+  experts.layout = layout;
+  experts.items = work.items;
+  experts.item_begin = work.item_bounds;
+  experts.item_end = work.item_bounds + 1;
+  experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
+  experts.pairs = work.pairs;
+  experts.top_k = top_k_;
+  experts.x = call.x;
+  experts.activated = activated();
+  experts.out = outputs();
+  experts.out_stride = hidden_;
+  if (any_slots) compute(experts);
+  if (may_fetch) {
+    fetched_.make_wait(main_.handle());
+    experts.item_begin = work.item_bounds + 1;
+    experts.item_end = work.item_bounds + 2;
+    compute(experts);
+  }
+  if (may_use_cpu) {
+    if (config_.no_wait) {
+      main_.synchronize();
+      serve_posted();
+    }
+    cuda::wait_for_cpu({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
+                        given ? nullptr : counters_memory_.as<cuda::StepCounters>()},
+                       main_.handle());
+  }
+  cuda::MergeArgs merge;
+  merge.ids = call.ids;
+  merge.weights = call.weights;
+  merge.tokens = call.tokens;
+  merge.top_k = top_k_;
+  merge.rows = outputs();
+  merge.rows_stride = hidden_;
+  merge.host_rows = y_out_.as_device<float>();
+  merge.host_stride = hidden_;
+  merge.from_host = work.from_host;
+  merge.cols = hidden_;
+  merge.out = call.out;
+  merge.out_stride = call.out_stride;
+  cuda::merge(merge, main_.handle());
+}
+
+void CudaMoe::finish() {
+  if (link_used_) {
+    joined_.record(link_.handle());
+    joined_.make_wait(main_.handle());
+    link_used_ = false;
+  }
+  cuda::finish_step(box_memory_.as_device<cuda::CpuMailbox>(), step_number_.as<uint32_t>(), main_.handle());
+}
+
+void CudaMoe::set_given(std::span<const LayerPlan> plans) {
+  for (const LayerPlan& plan : plans) {
+    int32_t* expert = given_host_.as_host<int32_t>() + plan.layer * given_stride_;
+    int32_t* slot = expert + max_distinct_;
+    int32_t* promoted = slot + max_distinct_;
+    int32_t* counts = promoted + max_distinct_;
+    for (const auto* part : {&plan.hits, &plan.fetches}) {
+      for (const ExpertSlot& entry : *part) {
+        *expert++ = entry.expert;
+        *slot++ = static_cast<int32_t>(entry.slot);
+      }
+    }
+    for (const int id : plan.cpu) *expert++ = id;
+    for (const ExpertSlot& entry : plan.promotions) *promoted++ = static_cast<int32_t>(entry.slot);
+    counts[0] = static_cast<int32_t>(plan.hits.size());
+    counts[1] = static_cast<int32_t>(plan.fetches.size());
+    counts[2] = static_cast<int32_t>(plan.cpu.size());
+    counts[3] = static_cast<int32_t>(plan.promotions.size());
+  }
+}
+
+void CudaMoe::upload_given() {
+  cuda::copy_to_device(given_.data(), given_host_.host(), given_.bytes(), main_.handle());
+}
+
+bool CudaMoe::serve_posted() {
+  const uint32_t posted = load_acquire(box_->posted);
+  if (posted == answered_) return false;
+  cpu_->serve(box_->layer, box_->tokens);
+  answered_ = posted;
+  store_release(box_->answered, posted);
+  return true;
+}
+
+uint32_t CudaMoe::finished() const { return load_acquire(box_->finished); }
+void CudaMoe::abandon() { store_release(box_->abandon, 1); }
+
+void CudaMoe::require_answered() {
+  const uint32_t failed = load_acquire(box_->failed);
+  if (failed == 0) return;
+  store_release(box_->failed, 0);
+  store_release(box_->abandon, 0);
+  throw Error(ErrorKind::kFailed, {.what = "the CPU did not answer the device in time",
+                                   .value = "MoE layer " + std::to_string(failed - 1),
+                                   .allowed = std::to_string(kAnswerTimeoutNs / 1'000'000'000) + " s",
+                                   .action = "see whether other programs hold the cores"});
+}
+
+SlotTable::Content CudaMoe::content() const {
+  SlotTable::Content content;
+  const auto slots = static_cast<size_t>(table_.slots);
+  std::vector<int32_t> keys(slots);
+  std::vector<uint64_t> used(slots);
+  cuda::copy_to_host(keys.data(), table_.key_of_slot, table_.slots * int64_t{4}, main_.handle());
+  cuda::copy_to_host(used.data(), table_.used_at, table_.slots * int64_t{8}, main_.handle());
+  main_.synchronize();
+  content.key_of_slot.assign(keys.begin(), keys.end());
+  for (size_t slot = 0; slot < slots; ++slot) content.slots_by_age.push_back(static_cast<int64_t>(slot));
+  std::sort(content.slots_by_age.begin(), content.slots_by_age.end(),
+            [&](int64_t a, int64_t b) { return used[static_cast<size_t>(a)] < used[static_cast<size_t>(b)]; });
+  return content;
+}
+
+void CudaMoe::restore(const SlotTable::Content& content) {
+  SlotTable check(table_.layers, table_.experts, table_.slots);
+  check.restore(content);  // throws when it is no content
+  const auto slots = static_cast<size_t>(table_.slots);
+  std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
+  std::vector<int32_t> key_of_slot(slots, -1);
+  std::vector<uint64_t> used(slots), clock(kClockWords, 0);
+  for (size_t age = 0; age < slots; ++age) used[static_cast<size_t>(content.slots_by_age[age])] = age + 1;
+  for (size_t slot = 0; slot < slots; ++slot) {
+    const int64_t key = content.key_of_slot[slot];
+    key_of_slot[slot] = static_cast<int32_t>(key);
+    if (key < 0) continue;
+    slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
+    const int layer = static_cast<int>(key / table_.experts);
+    const ExpertLayout& layout = bank_.layout(layer);
+    cuda::copy_to_device(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_,
+                         weights_.bank(layer) + key % table_.experts * layout.bytes, layout.bytes, main_.handle());
+  }
+  clock[0] = slots;
+  const auto upload = [&](void* target, const auto& values) {
+    cuda::copy_to_device(target, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])),
+                         main_.handle());
+  };
+  // The number of the last post stays: the mailbox counts over the engine's life.
+  main_.synchronize();
+  upload(table_.slot_of_key, slot_of_key);
+  upload(table_.key_of_slot, key_of_slot);
+  upload(table_.used_at, used);
+  cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
+  clock.resize(4);
+  upload(table_.clock, clock);
+  main_.synchronize();
+}
+
+const int32_t* CudaMoe::slots_of_keys() {
+  cuda::copy_to_host(slot_mirror_.host(), table_.slot_of_key, slot_mirror_.bytes(), main_.handle());
+  main_.synchronize();
+  return slot_mirror_.as_host<int32_t>();
+}
+
+cuda::StepCounters CudaMoe::counters() const {
+  cuda::StepCounters counters{};
+  cuda::copy_to_host(&counters, counters_memory_.data(), counters_memory_.bytes(), main_.handle());
+  main_.synchronize();
+  return counters;
+}
+
+void CudaMoe::reset_counters() {
+  cuda::fill_zero(counters_memory_.data(), counters_memory_.bytes(), main_.handle());
+  main_.synchronize();
+}
+
+}  // namespace ft

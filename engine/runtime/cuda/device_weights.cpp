@@ -1,0 +1,69 @@
+#include <algorithm>
+
+#include "engine/runtime/cuda/device_weights_cuda.h"
+#include "kernels/base/error.h"
+
+namespace ft {
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+int64_t table_bytes(const EmbeddingTable& table) {
+  return table.count * table.width * static_cast<int64_t>(sizeof(bf16));
+}
+
+}  // namespace
+
+DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& progress) : host_(weights) {
+  int64_t bytes = 0;
+  for (const PackedMatrix& matrix : weights.matrices) bytes += padded(matrix.layout.bytes);
+  for (const auto& vector : weights.vectors) bytes += padded(static_cast<int64_t>(vector.size_bytes()));
+  for (const EmbeddingTable& table : weights.tables) bytes += padded(table_bytes(table));
+  memory_ = cuda::DeviceBuffer(bytes);
+  cuda::Stream stream;
+  const auto report = [&](std::string_view stage) {
+    if (progress) progress(stage, bytes == 0 ? 1.0 : static_cast<double>(used_) / static_cast<double>(bytes));
+  };
+  const auto upload = [&](const void* source, int64_t count) {
+    std::byte* target = take(count);
+    cuda::copy_to_device(target, source, count, stream.handle());
+    report("copying dense weights to the device");
+    return target;
+  };
+  for (PackedMatrix matrix : weights.matrices) {
+    matrix.data = upload(matrix.data, matrix.layout.bytes);
+    matrices_.push_back(matrix);
+  }
+  for (const auto& vector : weights.vectors) {
+    vectors_.push_back(
+        reinterpret_cast<const float*>(upload(vector.data(), static_cast<int64_t>(vector.size_bytes()))));
+  }
+  for (EmbeddingTable table : weights.tables) {
+    table.rows = reinterpret_cast<const bf16*>(upload(table.rows, table_bytes(table)));
+    tables_.push_back(table);
+  }
+  stream.synchronize();
+  const std::span<const std::byte> banks = weights.bank.bytes();
+  if (progress) progress("registering expert banks", 0);
+  banks_ = cuda::RegisteredMemory(banks.data(), static_cast<int64_t>(banks.size()));
+  if (progress) progress("registering expert banks", 1);
+}
+
+std::byte* DeviceWeights::take(int64_t bytes) {
+  std::byte* begin = memory_.data() + used_;
+  used_ += padded(bytes);
+  FT_CHECK(used_ <= memory_.bytes());
+  return begin;
+}
+
+const std::byte* DeviceWeights::bank(int layer) const {
+  return banks_.device() + (host_.bank.blob(layer, 0) - host_.bank.bytes().data());
+}
+
+std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress) {
+  return std::make_shared<DeviceWeights>(weights, progress);
+}
+
+}  // namespace ft

@@ -1,0 +1,20 @@
+// A loaded model's weights where a CUDA device reads them: dense ones copied to its memory, expert banks registered in
+// host memory and read in place over the link. Made once, shared by the engines of a process.
+//
+// Thread rule: immutable after construction. A build without CUDA has no instances: upload_weights throws.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/model/weights.h"
+
+namespace ft {
+
+class DeviceWeights;
+
+// Copies and registers; several seconds for tens of GB. Throws Error(kFailed): no device, not enough memory, pinning
+// refused. `weights` must outlive the result.
+std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress = {});
+
+}  // namespace ft

@@ -1,0 +1,35 @@
+// DeviceWeights, for the CUDA backend. See device_weights.h.
+#pragma once
+
+#include <vector>
+
+#include "engine/runtime/cuda/device_weights.h"
+#include "kernels/cuda/device.h"
+
+namespace ft {
+
+class DeviceWeights {
+ public:
+  DeviceWeights(const ModelWeights& weights, const ProgressFn& progress);
+
+  // Packed matrices, vectors and tables as device pointers.
+  const PackedMatrix& operator[](MatrixId id) const { return matrices_[static_cast<size_t>(id.index)]; }
+  const float* operator[](VectorId id) const { return vectors_[static_cast<size_t>(id.index)]; }
+  const EmbeddingTable& operator[](TableId id) const { return tables_[static_cast<size_t>(id.index)]; }
+  // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
+  const std::byte* bank(int layer) const;
+  const ModelWeights& host() const { return host_; }
+
+ private:
+  std::byte* take(int64_t bytes);
+
+  const ModelWeights& host_;
+  cuda::DeviceBuffer memory_;
+  int64_t used_ = 0;
+  std::vector<PackedMatrix> matrices_;
+  std::vector<const float*> vectors_;
+  std::vector<EmbeddingTable> tables_;
+  cuda::RegisteredMemory banks_;
+};
+
+}  // namespace ft
