@@ -42,9 +42,9 @@ __device__ __forceinline__ constexpr uint32_t shift_left(uint32_t word, int coun
   return count >= 0 ? word << count : word >> -count;
 }
 
-// Eight E2M1 codes, even ones in the low half, odd ones in the high half. A code's exponent and mantissa bits become the
-// lowest exponent and highest mantissa bits of an fp16, which is the code's value * 2^-14, its denormal 0.5 included.
-// Four integer steps, one product and two conversions for two weights.
+// Eight E2M1 codes, even ones in the low half, odd ones in the high half. A code's exponent and mantissa bits become
+// the lowest exponent and highest mantissa bits of an fp16, which is the code's value * 2^-14, its denormal 0.5
+// included. Four integer steps, one product and two conversions for two weights.
 __device__ __forceinline__ void decode_e2m1_word(uint32_t word, float (&out)[8]) {
   constexpr uint32_t kTwoTo14 = 0x74007400u;
 #pragma unroll

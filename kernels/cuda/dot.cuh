@@ -73,8 +73,7 @@ struct BlockWords {
   }
 
   // The last block, of `lanes` lanes: the others' codes are zero.
-  __device__ __forceinline__ void load_short(const Tile (&tiles)[kMatrices], int block, int lanes,
-                                             const Place& place) {
+  __device__ __forceinline__ void load_short(const Tile (&tiles)[kMatrices], int block, int lanes, const Place& place) {
     const bool present = place.lane < lanes;
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
@@ -130,8 +129,7 @@ __device__ __forceinline__ void block_products(const BlockWords<kFormat, kMatric
     for (int i = 0; i < Format::kPairs; ++i) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        const uint32_t pair =
-            present ? __ldg(x[t] + first + pair_words<Format::kGroup>(h * Format::kPairs + i)) : 0u;
+        const uint32_t pair = present ? __ldg(x[t] + first + pair_words<Format::kGroup>(h * Format::kPairs + i)) : 0u;
         const float even = low_bf16(pair);
         const float odd = high_bf16(pair);
 #pragma unroll

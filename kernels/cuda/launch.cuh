@@ -28,8 +28,8 @@ inline constexpr int64_t kMaxGridY = 65535;
 template <class F>
 void with_format(FormatId format, F&& f) {
   switch (format) {
-#define FT_FORMAT(id, name)          \
-  case FormatId::id:                 \
+#define FT_FORMAT(id, name)                \
+  case FormatId::id:                       \
     f.template operator()<FormatId::id>(); \
     return;
 #include "kernels/formats/formats.def"

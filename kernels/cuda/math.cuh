@@ -1,6 +1,6 @@
-// The arithmetic of the device kernels. Compiled with -ftz=true -prec-div=true -prec-sqrt=true -fmad=false these are the
-// operations of kernels/reference/scalar_math.h: one rounding to nearest even each, denormal inputs and results flushed
-// to zeros of their sign. Only these touch fp32 values; moves and integer steps keep bits as they are.
+// The arithmetic of the device kernels. Compiled with -ftz=true -prec-div=true -prec-sqrt=true -fmad=false these are
+// the operations of kernels/reference/scalar_math.h: one rounding to nearest even each, denormal inputs and results
+// flushed to zeros of their sign. Only these touch fp32 values; moves and integer steps keep bits as they are.
 #pragma once
 
 #include <cuda_runtime.h>

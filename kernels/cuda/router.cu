@@ -37,12 +37,9 @@ __device__ float sum_of(const float* values, int count) {
   return f32::tree_sum(lane_sum);
 }
 
-// Taken values are 0, others their bits + 1: probabilities are not negative, so these compare as the values do.
-__device__ __forceinline__ uint32_t key_of(float p) { return __float_as_uint(p) + 1u; }
-
-// One warp. Writes the ids of the k largest p to chosen, ties to the lower index.
-__device__ void take_largest(float* p, int experts, int k, int32_t* chosen) {
-  auto* keys = reinterpret_cast<uint32_t*>(p);
+// One warp. Takes the k largest, ties to the lower index. Keys are the probabilities' bits + 1, which compare as the
+// values do, since none is negative; a taken one becomes 0.
+__device__ void take_largest(uint32_t* keys, int experts, int k, int32_t* chosen, float* weights) {
   const auto lane = static_cast<int>(threadIdx.x);
   uint32_t best = 0;
   int best_index = experts;
@@ -53,23 +50,22 @@ __device__ void take_largest(float* p, int experts, int k, int32_t* chosen) {
       if (keys[i] > best) best = keys[i], best_index = i;
     }
   };
-  for (int i = lane; i < experts; i += kWarp) keys[i] = key_of(p[i]);
   rescan();
   for (int slot = 0; slot < k; ++slot) {
     const uint32_t largest = __reduce_max_sync(kFullWarp, best);
     const auto candidate = static_cast<unsigned>(best == largest ? best_index : experts);
     const auto winner = static_cast<int>(__reduce_min_sync(kFullWarp, candidate));
-    if (lane == 0) chosen[slot] = winner;
+    if (lane == 0) chosen[slot] = winner, weights[slot] = __uint_as_float(largest - 1u);
     if (winner % kWarp == lane) {
       keys[winner] = 0;
       rescan();
     }
   }
-  __syncwarp();
 }
 
 __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args) {
   __shared__ float p[kMaxRoutedExperts];
+  __shared__ uint32_t keys[kMaxRoutedExperts];
   __shared__ float per_warp[kWarps];
   __shared__ float total;
   __shared__ int32_t chosen[kMaxTopK];
@@ -88,7 +84,7 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
   }
   __syncthreads();
   const float sum = total;
-  for (int i = threadIdx.x; i < experts; i += kThreads) p[i] = f32::div(p[i], sum);
+  for (int i = threadIdx.x; i < experts; i += kThreads) keys[i] = __float_as_uint(f32::div(p[i], sum)) + 1u;
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
 
@@ -97,8 +93,7 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
   if (is_nan) {
     for (int s = lane; s < args.k; s += kWarp) chosen[s] = s, weights[s] = sum;
   } else {
-    take_largest(p, experts, args.k, chosen);
-    for (int s = lane; s < args.k; s += kWarp) weights[s] = f32::div(f32::exp(f32::sub(logits[chosen[s]], largest)), sum);
+    take_largest(keys, experts, args.k, chosen, weights);
   }
   __syncwarp();
   float all = 0.0f;

@@ -114,8 +114,8 @@ __global__ void merge_kernel(const MergeArgs args) {
     const int64_t pair = token * args.top_k + slot;
     if (args.ids[pair] < 0) break;
     const bool from_host = args.from_host != nullptr && args.from_host[pair] != 0;
-    const float value = from_host ? __ldcv(args.host_rows + pair * args.host_stride + i)
-                                  : args.rows[pair * args.rows_stride + i];
+    const float value =
+        from_host ? __ldcv(args.host_rows + pair * args.host_stride + i) : args.rows[pair * args.rows_stride + i];
     out = f32::fma(args.weights[pair], value, out);
   }
   args.out[token * args.out_stride + i] = out;
