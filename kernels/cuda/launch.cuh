@@ -1,24 +1,13 @@
-// What launchers share: the check behind a launch, and the switch over formats.
+// What the launchers of ops.h share: sizes of grids, and the switch over formats.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
-#include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/cuda/error.cuh"
 #include "kernels/formats/format.h"
 
 namespace ft::cuda {
-
-// Throws Error(kFailed) naming the kernel when its launch was refused.
-inline void check_launch(const char* kernel) {
-  const cudaError_t code = cudaGetLastError();
-  if (code == cudaSuccess) return;
-  throw Error(ErrorKind::kFailed, {.what = std::string("cannot launch the CUDA kernel ") + kernel,
-                                   .value = cudaGetErrorString(code),
-                                   .action = "this is a fault of the program or the driver; see what ran before it"});
-}
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Blocks in y and z of a grid.
