@@ -11,23 +11,36 @@
 
 namespace ft::cuda {
 
-// In device memory; made by the owner, who copies a SlotTable's content in and out.
+// Bounds of one plan() call: its lists live in one block's shared memory, a pair and its expert in one word.
+inline constexpr int kMaxPlanTokens = 64;
+inline constexpr int kMaxPlanTopK = 64;
+inline constexpr int kMaxPlanExperts = 4096;
+
+// Words of SlotTableView::clock. All zero at first, but for kLastUse: the largest used_at (the number of slots after a
+// restore). A restore, like SlotTable's, zeroes the others except kPosted, which counts over the engine's life.
+enum ClockWord : int { kLastUse, kPlanNumber, kStepNumber, kLastLayerPlusOne, kPosted, kClockWords };
+
+// In device memory; made by the owner, who copies a SlotTable's content in and out. With slots == 0 everything runs
+// from the bank and only `clock` is used.
 struct SlotTableView {
   int32_t layers = 0, experts = 0, slots = 0;
   int32_t* slot_of_key = nullptr;  // [layer * experts + expert] -> slot or -1
   int32_t* key_of_slot = nullptr;  // [slot] -> key or -1
   uint64_t* used_at = nullptr;     // [slot]: larger is newer; all different. A restored content counts up from 1 by age
   uint64_t* filled_in = nullptr;   // [slot]: number of the step that filled it
-  uint64_t* clock = nullptr;       // [4]: last used_at given out, plan number, step number, last layer + 1
+  uint64_t* clock = nullptr;       // [kClockWords]
 };
 
 enum class Placement : int32_t {
   kTable,    // by the slot table, which is updated
-  kAllHits,  // expert e of layer l from slot (l * experts + e) mod slots, whatever it holds (dense); table untouched
+  kAllHits,  // expert e of layer l from slot (l * experts + e) mod slots, whatever it holds (dense), or, without slots,
+             // from the bank; table untouched
   kGiven,    // by GivenPlan; table untouched
 };
 
-// One layer's plan from outside (layer_sweep): entry i says where the i-th given expert runs.
+// One layer's plan from outside (layer_sweep): entry i says where the i-th given expert runs. An expert that no id
+// names is copied all the same, and computes nothing. REQUIRES hits + fetches <= max_distinct, every id among the
+// experts.
 struct GivenPlan {
   const int32_t* expert = nullptr;    // hits, then fetches, then cpu
   const int32_t* slot = nullptr;      // of hits and fetches
@@ -40,7 +53,7 @@ struct GivenPlan {
 struct LayerWork {
   ExpertItem* items = nullptr;     // (max_distinct)
   int32_t* item_bounds = nullptr;  // [3]: 0, end of hits, end of fetches
-  int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts
+  int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts, then of pairs; ids < 0 have none
   uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
   // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions.
   const std::byte** copy_source = nullptr;  // (2 * max_distinct)
@@ -49,16 +62,18 @@ struct LayerWork {
   uint32_t* ticket = nullptr;      // [1]: mailbox number the layer waits for; 0: no CPU route
 };
 
-// Counts since they were last cleared; the host copies them out between steps.
+// Counts since they were last cleared; the host copies them out between steps. Device memory. Plans count for kTable
+// only, as the host device's do.
 struct StepCounters {
   uint64_t hits, fetched, cpu, promoted;
-  uint64_t misses_histogram[257];
-  uint64_t wait_nanoseconds;  // in wait_for_cpu
+  uint64_t misses_histogram[257];  // layers with so many misses; the last entry: that many or more
+  uint64_t wait_nanoseconds;       // in wait_for_cpu
 };
 
 // Pinned memory, one per engine. Who writes what: the device `posted`, `layer`, `tokens`, the ids and x rows (then
 // posted, released to the system) and `failed`, `finished`; the host the answer rows, then `answered` (released), and
-// `abandon`. Numbers count up from 1 over the engine's life and skip 0.
+// `abandon`. Numbers count up from 1 over the engine's life and skip 0. The host clears `failed` and `abandon` between
+// steps; while either is set no kernel waits.
 struct CpuMailbox {
   alignas(128) uint32_t posted;
   int32_t layer;
@@ -72,7 +87,8 @@ struct CpuMailbox {
 struct MailboxView {  // device addresses of pinned memory
   CpuMailbox* box = nullptr;
   int32_t* ids = nullptr;  // (max_tokens, top_k): the pair's expert where the CPU computes it, else -1
-  uint32_t* x = nullptr;   // (max_tokens) packed rows of hidden
+  uint32_t* x =
+      nullptr;  // (max_tokens) packed rows of hidden: those of tokens with an id; others are left as they were
 };
 
 struct PlanArgs {
@@ -82,8 +98,8 @@ struct PlanArgs {
   int layer = 0;
   int64_t tokens = 0;
   int top_k = 0;
-  int max_distinct = 0;
-  const int32_t* ids = nullptr;              // (tokens, top_k)
+  int max_distinct = 0;                      // >= min(tokens * top_k, experts)
+  const int32_t* ids = nullptr;              // (tokens, top_k): below experts; -1 only trails
   const int32_t* fetch_of_misses = nullptr;  // (max_distinct + 1)
   int max_promotions = 0;
   const std::byte* bank = nullptr;  // the layer's first blob, as the device sees it; expert e at + e * blob_bytes
@@ -97,10 +113,13 @@ struct PlanArgs {
   const uint32_t* x = nullptr;  // (tokens) packed rows
   int64_t hidden = 0;
 };
+// One block. What SlotTable asserts is required here: slots >= distinct experts, fetch_of_misses[m] <= m. The hand-over
+// comes before the search for victims, so that the CPU starts first.
 void plan_layer(const PlanArgs& args, StreamHandle stream);
 
 // SM zero-copy: copies of `work` from mapped host memory into slots. promotions: false the fetches, true the
-// promotions. `repeat` (tests, --link-slowdown) reads each blob so many times.
+// promotions. `repeat` (tests, --link-slowdown) reads each blob so many times. A source must not change during the
+// launch.
 struct GatherArgs {
   LayerWork work;
   bool promotions = false;
@@ -123,7 +142,7 @@ struct WaitArgs {
 void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
 
 // Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which
-// it also stores in *step_number.
+// it also stores in *step_number (device memory, 0 at first). Skips 0.
 void finish_step(CpuMailbox* box, uint32_t* step_number, StreamHandle stream);
 
 }  // namespace ft::cuda

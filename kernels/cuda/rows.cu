@@ -1,0 +1,170 @@
+// Row operations: kernels/ops/rows.h and the packing of kernels/ops/activations.h.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/ops/activations.h"
+
+namespace ft::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+// A norm's sums are taken from shared memory, a piece of the row at a time: 16 KiB.
+constexpr int kPiece = 4096;
+
+// A grid over `cols` elements of `tokens` rows, a thread an element.
+dim3 elements_grid(int64_t cols, int64_t tokens) {
+  FT_CHECK(tokens <= kMaxGridY);
+  return {static_cast<unsigned>(ceil_div(cols, kThreads)), static_cast<unsigned>(tokens)};
+}
+__device__ __forceinline__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+
+__global__ void embed_kernel(const EmbedArgs args) {
+  const int64_t i = element();
+  if (i >= args.width) return;
+  const int64_t token = blockIdx.y;
+  const bf16 value = args.table[args.ids[token] * args.width + i];
+  args.out[token * args.out_stride + i] = low_bf16(value.bits);
+}
+
+// The words of one row: those past cols are zero. value(k) is element k.
+template <class Value>
+__device__ __forceinline__ uint32_t pack_pair(int64_t k, int64_t cols, Value&& value) {
+  const uint32_t even = k < cols ? activation_bits(value(k)) : 0u;
+  const uint32_t odd = k + 1 < cols ? activation_bits(value(k + 1)) : 0u;
+  return even | odd << 16;
+}
+
+__global__ void pack_kernel(const PackArgs args, int64_t words) {
+  const int64_t i = element();
+  if (i >= words) return;
+  const int64_t token = blockIdx.y;
+  const float* x = args.x + token * args.x_stride;
+  args.words[token * words + activation_word(2 * i)] = pack_pair(2 * i, args.cols, [&](int64_t k) { return x[k]; });
+}
+
+// The canonical sum of squares of a row: lane i mod 16 in increasing i. The first half warp of the block adds, from
+// shared memory that all threads fill; its lane 0 gets the sum.
+__device__ float sum_of_squares(const float* x, int64_t cols, float* piece) {
+  float lane_sum = 0.0f;
+  for (int64_t begin = 0; begin < cols; begin += kPiece) {
+    const int count = cols - begin < kPiece ? static_cast<int>(cols - begin) : kPiece;
+    for (int i = threadIdx.x; i < count; i += kThreads) piece[i] = x[begin + i];
+    __syncthreads();
+    if (threadIdx.x < kLanes) {
+#pragma unroll 16
+      for (int i = threadIdx.x; i < count; i += kLanes) lane_sum = f32::fma(piece[i], piece[i], lane_sum);
+    }
+    __syncthreads();
+  }
+  return threadIdx.x < kWarp ? f32::tree_sum(lane_sum) : 0.0f;
+}
+
+// A block is a row. A thread handles pairs of elements in both passes' last step, so y may be x.
+__global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
+  __shared__ float piece[kPiece];
+  __shared__ float scale;
+  const int64_t token = blockIdx.x;
+  const float* x = args.x + token * args.x_stride;
+  const float sum = sum_of_squares(x, args.cols, piece);
+  if (threadIdx.x == 0) {
+    const float mean = f32::div(sum, static_cast<float>(args.cols));
+    scale = f32::div(1.0f, f32::sqrt(f32::add(mean, args.eps)));
+  }
+  __syncthreads();
+  const float r = scale;
+  float* y = args.y == nullptr ? nullptr : args.y + token * args.y_stride;
+  for (int64_t i = threadIdx.x; i < words; i += kThreads) {
+    const uint32_t pair = pack_pair(2 * i, args.cols, [&](int64_t k) {
+      const float value = f32::mul(f32::mul(x[k], r), args.w[k]);
+      if (y != nullptr) y[k] = value;
+      return value;
+    });
+    if (args.words != nullptr) args.words[token * words + activation_word(2 * i)] = pair;
+  }
+}
+
+__global__ void silu_mul_kernel(const PairwiseArgs args) {
+  const int64_t i = element();
+  if (i >= args.cols) return;
+  const int64_t token = blockIdx.y;
+  const float gate = args.a[token * args.a_stride + i];
+  args.y[token * args.y_stride + i] = f32::mul(f32::silu(gate), args.b[token * args.b_stride + i]);
+}
+
+__global__ void add_kernel(const PairwiseArgs args) {
+  const int64_t i = element();
+  if (i >= args.cols) return;
+  const int64_t token = blockIdx.y;
+  args.y[token * args.y_stride + i] = f32::add(args.a[token * args.a_stride + i], args.b[token * args.b_stride + i]);
+}
+
+__global__ void take_rows_kernel(const TakeRowsArgs args) {
+  const int64_t i = element();
+  if (i >= args.cols) return;
+  const int64_t row = blockIdx.y;
+  args.y[row * args.y_stride + i] = args.x[args.rows[row] * args.x_stride + i];
+}
+
+__global__ void merge_kernel(const MergeArgs args) {
+  const int64_t i = element();
+  if (i >= args.cols) return;
+  const int64_t token = blockIdx.y;
+  float out = 0.0f;
+  for (int slot = 0; slot < args.top_k; ++slot) {
+    const int64_t pair = token * args.top_k + slot;
+    if (args.ids[pair] < 0) break;
+    const bool from_host = args.from_host != nullptr && args.from_host[pair] != 0;
+    const float value =
+        from_host ? __ldcv(args.host_rows + pair * args.host_stride + i) : args.rows[pair * args.rows_stride + i];
+    out = f32::fma(args.weights[pair], value, out);
+  }
+  args.out[token * args.out_stride + i] = out;
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& args, StreamHandle stream) {
+  if (args.tokens == 0 || args.width == 0) return;
+  embed_kernel<<<elements_grid(args.width, args.tokens), kThreads, 0, stream>>>(args);
+  check_launch("embed");
+}
+
+void pack_activations(const PackArgs& args, StreamHandle stream) {
+  const int64_t words = activation_words(args.cols);
+  if (args.tokens == 0 || words == 0) return;
+  pack_kernel<<<elements_grid(words, args.tokens), kThreads, 0, stream>>>(args, words);
+  check_launch("pack_activations");
+}
+
+void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
+  if (args.tokens == 0 || args.cols == 0) return;
+  const auto blocks = static_cast<unsigned>(args.tokens);
+  rmsnorm_pack_kernel<<<blocks, kThreads, 0, stream>>>(args, activation_words(args.cols));
+  check_launch("rmsnorm_pack");
+}
+
+void silu_mul(const PairwiseArgs& args, StreamHandle stream) {
+  if (args.tokens == 0 || args.cols == 0) return;
+  silu_mul_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
+  check_launch("silu_mul");
+}
+
+void add(const PairwiseArgs& args, StreamHandle stream) {
+  if (args.tokens == 0 || args.cols == 0) return;
+  add_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
+  check_launch("add");
+}
+
+void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
+  if (args.count == 0 || args.cols == 0) return;
+  take_rows_kernel<<<elements_grid(args.cols, args.count), kThreads, 0, stream>>>(args);
+  check_launch("take_rows");
+}
+
+void merge(const MergeArgs& args, StreamHandle stream) {
+  if (args.tokens == 0 || args.cols == 0) return;
+  merge_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
+  check_launch("merge");
+}
+
+}  // namespace ft::cuda
