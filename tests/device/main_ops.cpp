@@ -1,0 +1,12 @@
+// device_test_ops [--scalar] [--bench] [matvec] [experts] [rows] [router] [attention]
+#include "tests/device/lists.h"
+
+int main(int argc, char** argv) {
+  using namespace ft::device_test;
+  constexpr TestList kTests[] = {{"rows", test_rows},
+                                 {"router", test_router},
+                                 {"attention", test_attention},
+                                 {"matvec", test_matvec},
+                                 {"experts", test_experts}};
+  return run_tests(argc, argv, kTests, bench_ops);
+}

@@ -1,0 +1,195 @@
+// Checked against: the CPU's row kernels, bit for bit, over widths around the lane and block sizes and all kinds of
+// values. Rows are a few elements apart, and what lies between stays as it was.
+#include <algorithm>
+
+#include "kernels/cuda/ops.h"
+#include "kernels/ops/activations.h"
+#include "tests/device/lists.h"
+
+namespace ft::device_test {
+namespace {
+
+using test::Values;
+
+constexpr int64_t kWidths[] = {1,   2,   3,   15,  16,  17,  31,   33,   64,   127,  128,
+                               129, 255, 256, 257, 300, 768, 1000, 2048, 4095, 4097, 8200};
+constexpr int64_t kTokens[] = {1, 2, 5, 17};
+constexpr const char* kNames[] = {"normal", "wide", "tiny", "special"};
+
+std::string name_of(Values kind) { return kNames[static_cast<int>(kind)]; }
+
+struct Case {
+  int64_t tokens, cols, stride;
+  Values kind;
+  std::string what() const { return "tokens " + std::to_string(tokens) + " cols " + std::to_string(cols); }
+};
+
+template <class Check>
+void for_cases(Check&& check) {
+  size_t i = 0;
+  for (const int64_t cols : kWidths) {
+    for (const Values kind : test::kAllValues) {
+      check(Case{kTokens[i % std::size(kTokens)], cols, cols + static_cast<int64_t>(i % 4), kind});
+      ++i;
+    }
+  }
+}
+
+HostArray<float> copy_of(const HostArray<float>& from) {
+  HostArray<float> result(from.size());
+  std::copy_n(from.data(), from.size(), result.data());
+  return result;
+}
+
+// Three forms: to y and words, to y = x, to words alone.
+void check_rmsnorm(Context& context, Random& random, const Case& c) {
+  const HostArray<float> x = random_floats(random, c.kind, c.tokens * c.stride);
+  const HostArray<float> w = random_floats(random, Values::kNormal, c.cols);
+  const float eps = random.below(2) == 0 ? 1e-6f : 1e-5f;
+  const int64_t word_count = c.tokens * activation_words(c.cols);
+  HostArray<float> y = poisoned<float>(x.size());
+  HostArray<float> in_place = copy_of(x);
+  HostArray<uint32_t> words(word_count);
+  context.cpu.rmsnorm({x.data(), c.stride, y.data(), c.stride, c.tokens, c.cols, w.data(), eps});
+  context.cpu.rmsnorm({x.data(), c.stride, in_place.data(), c.stride, c.tokens, c.cols, w.data(), eps});
+  context.cpu.pack_activations({y.data(), c.stride, c.tokens, c.cols, words.data()});
+
+  DeviceArray<float> device_x(context, x);
+  const DeviceArray<float> device_w(context, w);
+  DeviceArray<float> device_y(context, y.size());
+  DeviceArray<uint32_t> both(context, word_count), alone(context, word_count);
+  cuda::RmsnormPackArgs args{device_x.data(), c.stride,        device_w.data(), eps,        c.tokens,
+                             c.cols,          device_y.data(), c.stride,        both.data()};
+  cuda::rmsnorm_pack(args, context.stream.handle());
+  args.y = nullptr, args.words = alone.data();
+  cuda::rmsnorm_pack(args, context.stream.handle());
+  args.y = device_x.data(), args.words = nullptr;
+  cuda::rmsnorm_pack(args, context.stream.handle());
+  const std::string group = "rmsnorm_pack " + name_of(c.kind);
+  check_same(context, group, c.what() + " y", device_y, y);
+  check_same(context, group, c.what() + " words with y", both, words);
+  check_same(context, group, c.what() + " words", alone, words);
+  check_same(context, group, c.what() + " in place", device_x, in_place);
+}
+
+void check_pack(Context& context, Random& random, const Case& c) {
+  HostArray<float> x = random_floats(random, c.kind, c.tokens * c.stride);
+  for (int64_t i = 0; i < x.size(); i += 3) {  // halfway cases of the rounding, both parities
+    x[i] = std::bit_cast<float>((std::bit_cast<uint32_t>(x[i]) & 0xffff0000u) | 0x8000u);
+  }
+  HostArray<uint32_t> words(c.tokens * activation_words(c.cols));
+  context.cpu.pack_activations({x.data(), c.stride, c.tokens, c.cols, words.data()});
+  const DeviceArray<float> device_x(context, x);
+  DeviceArray<uint32_t> got(context, words.size());
+  cuda::pack_activations({device_x.data(), c.stride, c.tokens, c.cols, got.data()}, context.stream.handle());
+  check_same(context, "pack_activations " + name_of(c.kind), c.what(), got, words);
+}
+
+void check_pairwise(Context& context, Random& random, const Case& c) {
+  const int64_t b_stride = c.stride + 1;
+  HostArray<float> a = random_floats(random, c.kind, c.tokens * c.stride);
+  for (int64_t i = 0; i < a.size(); i += 3) a[i] = static_cast<float>(40.0 * random.normal());  // exp's whole range
+  const HostArray<float> b = random_floats(random, c.kind, c.tokens * b_stride);
+  HostArray<float> product = poisoned<float>(a.size());
+  HostArray<float> sum = copy_of(a);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const float* from = b.data() + t * b_stride;
+    context.cpu.silu_mul({a.data() + t * c.stride, from, product.data() + t * c.stride, c.cols});
+    context.cpu.add({sum.data() + t * c.stride, from, c.cols});
+  }
+  DeviceArray<float> device_a(context, a);
+  const DeviceArray<float> device_b(context, b);
+  DeviceArray<float> device_y(context, product.size());
+  cuda::PairwiseArgs args{device_a.data(), device_b.data(), device_y.data(), c.stride,
+                          b_stride,        c.stride,        c.tokens,        c.cols};
+  cuda::silu_mul(args, context.stream.handle());
+  args.y = device_a.data();
+  cuda::add(args, context.stream.handle());
+  check_same(context, "silu_mul " + name_of(c.kind), c.what(), device_y, product);
+  check_same(context, "add " + name_of(c.kind), c.what() + " in place", device_a, sum);
+}
+
+void check_embed_and_take(Context& context, Random& random, const Case& c) {
+  constexpr int64_t kRows = 29;
+  HostArray<bf16> table(kRows * c.cols);
+  for (int64_t i = 0; i < table.size(); ++i) table[i] = to_bf16(test::random_value(random, c.kind));
+  const HostArray<float> x = random_floats(random, c.kind, kRows * c.stride);
+  HostArray<int32_t> ids(c.tokens);
+  for (int64_t t = 0; t < c.tokens; ++t) ids[t] = static_cast<int32_t>(random.below(kRows));
+  HostArray<float> embedded = poisoned<float>(c.tokens * c.stride);
+  HostArray<float> taken = poisoned<float>(c.tokens * c.stride);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    for (int64_t i = 0; i < c.cols; ++i) {
+      embedded[t * c.stride + i] = to_float(table[ids[t] * c.cols + i]);
+      taken[t * c.stride + i] = x[ids[t] * c.stride + i];
+    }
+  }
+  const DeviceArray<bf16> device_table(context, table);
+  const DeviceArray<int32_t> device_ids(context, ids);
+  const DeviceArray<float> device_x(context, x);
+  DeviceArray<float> out(context, embedded.size()), rows(context, taken.size());
+  cuda::embed({device_table.data(), c.cols, device_ids.data(), c.tokens, out.data(), c.stride},
+              context.stream.handle());
+  cuda::take_rows({device_x.data(), c.stride, device_ids.data(), c.tokens, c.cols, rows.data(), c.stride},
+                  context.stream.handle());
+  check_same(context, "embed " + name_of(c.kind), c.what(), out, embedded);
+  check_same(context, "take_rows " + name_of(c.kind), c.what(), rows, taken);
+}
+
+// Some rows on the device, some in pinned memory, trailing slots without an expert.
+void check_merge(Context& context, Random& random, const Case& c, int top_k) {
+  const int64_t pairs = c.tokens * top_k;
+  const int64_t host_stride = c.stride + 2;
+  const HostArray<float> rows = random_floats(random, c.kind, pairs * c.stride);
+  const HostArray<float> weights = random_floats(random, c.kind, pairs);
+  cuda::PinnedBuffer pinned(pairs * host_stride * 4);
+  test::fill(random, c.kind, pinned.as_host<float>(), pairs * host_stride);
+  HostArray<int32_t> ids(pairs, -1);
+  HostArray<uint8_t> from_host(pairs);
+  HostArray<float> expected = poisoned<float>(c.tokens * c.stride);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const auto slots = static_cast<int64_t>(random.below(static_cast<uint64_t>(top_k) + 1));
+    std::vector<const float*> y;
+    for (int64_t s = 0; s < slots; ++s) {
+      const int64_t pair = t * top_k + s;
+      ids[pair] = static_cast<int32_t>(random.below(128));
+      from_host[pair] = static_cast<uint8_t>(random.below(2) * 255);
+      y.push_back(from_host[pair] != 0 ? pinned.as_host<float>() + pair * host_stride : rows.data() + pair * c.stride);
+    }
+    context.cpu.merge({y.data(), weights.data() + t * top_k, slots, c.cols, expected.data() + t * c.stride});
+  }
+  const DeviceArray<int32_t> device_ids(context, ids);
+  const DeviceArray<float> device_weights(context, weights), device_rows(context, rows);
+  const DeviceArray<uint8_t> device_from_host(context, from_host);
+  DeviceArray<float> out(context, expected.size());
+  cuda::MergeArgs args;
+  args.ids = device_ids.data();
+  args.weights = device_weights.data();
+  args.tokens = c.tokens;
+  args.top_k = top_k;
+  args.rows = device_rows.data();
+  args.rows_stride = c.stride;
+  args.host_rows = pinned.as_device<float>();
+  args.host_stride = host_stride;
+  args.from_host = device_from_host.data();
+  args.cols = c.cols;
+  args.out = out.data();
+  args.out_stride = c.stride;
+  cuda::merge(args, context.stream.handle());
+  check_same(context, "merge " + name_of(c.kind), c.what() + " top_k " + std::to_string(top_k), out, expected);
+}
+
+}  // namespace
+
+void test_rows(Context& context) {
+  Random random(77);
+  for_cases([&](const Case& c) {
+    check_rmsnorm(context, random, c);
+    check_pack(context, random, c);
+    check_pairwise(context, random, c);
+    check_embed_and_take(context, random, c);
+    for (const int top_k : {1, 8, 11}) check_merge(context, random, c, top_k);
+  });
+}
+
+}  // namespace ft::device_test
