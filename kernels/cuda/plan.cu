@@ -282,10 +282,15 @@ __device__ int find_expert(const Lists& lists, int distinct, int expert) {
 
 __device__ void place_given(const PlanArgs& a, const Lists& lists, int distinct, State& state) {
   const int hits = a.given.counts[0], fetches = a.given.counts[1], cpu = a.given.counts[2];
+  const int promotions = a.given.counts[3];
   for (int i = static_cast<int>(threadIdx.x); i < hits + fetches + cpu; i += kPlanThreads) {
     const int expert = a.given.expert[i], d = find_expert(lists, distinct, expert);
     if (i >= hits + fetches) {
       if (d >= 0) give_to_host(lists, d, a.top_k, state);
+      const int promoted = i - hits - fetches;
+      if (promoted >= promotions) continue;
+      a.work.copy_source[fetches + promoted] = a.bank + expert * a.blob_bytes;
+      a.work.copy_target[fetches + promoted] = a.slots + a.given.promoted[promoted] * a.slot_bytes;
       continue;
     }
     std::byte* blob = a.slots + a.given.slot[i] * a.slot_bytes;
@@ -295,7 +300,7 @@ __device__ void place_given(const PlanArgs& a, const Lists& lists, int distinct,
     a.work.copy_target[i - hits] = blob;
   }
   hand_over(a, lists, cpu, state);
-  write_counts(a.work, hits, fetches, 0);
+  write_counts(a.work, hits, fetches, promotions);
 }
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PlanArgs a, int most_distinct) {

@@ -12,7 +12,6 @@ namespace {
 
 // A layer's experts take milliseconds on a slow CPU; ten seconds is a machine that has stopped.
 constexpr uint64_t kAnswerTimeoutNs = 10'000'000'000;
-constexpr int64_t kClockWords = 8;
 constexpr int64_t kAlign = 256;
 
 int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -74,13 +73,14 @@ void CudaMoe::make_table() {
   table_.slots = static_cast<int32_t>(config_.slots);
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
   table_memory_ =
-      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(kClockWords * 8));
+      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(cuda::kClockWords * 8));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
   table_.key_of_slot = take<int32_t>(at, slots);
   table_.used_at = take<uint64_t>(at, slots);
   table_.filled_in = take<uint64_t>(at, slots);
-  table_.clock = take<uint64_t>(at, kClockWords);
+  table_.clock = take<uint64_t>(at, cuda::kClockWords);
+  cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
 }
 
@@ -172,6 +172,7 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   experts.items = work.items;
   experts.item_begin = work.item_bounds;
   experts.item_end = work.item_bounds + 1;
+  experts.max_item_pairs = call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
   experts.top_k = top_k_;
@@ -192,7 +193,7 @@ void CudaMoe::decode(const CudaMoeCall& call) {
       serve_posted();
     }
     cuda::wait_for_cpu({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
-                        given ? nullptr : counters_memory_.as<cuda::StepCounters>()},
+                        counters_memory_.as<cuda::StepCounters>()},
                        main_.handle());
   }
   cuda::MergeArgs merge;
@@ -289,7 +290,7 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   const auto slots = static_cast<size_t>(table_.slots);
   std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
   std::vector<int32_t> key_of_slot(slots, -1);
-  std::vector<uint64_t> used(slots), clock(kClockWords, 0);
+  std::vector<uint64_t> used(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
   for (size_t age = 0; age < slots; ++age) used[static_cast<size_t>(content.slots_by_age[age])] = age + 1;
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t key = content.key_of_slot[slot];
@@ -301,18 +302,16 @@ void CudaMoe::restore(const SlotTable::Content& content) {
     cuda::copy_to_device(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_,
                          weights_.bank(layer) + key % table_.experts * layout.bytes, layout.bytes, main_.handle());
   }
-  clock[0] = slots;
+  clock[cuda::kLastUse] = slots;
   const auto upload = [&](void* target, const auto& values) {
     cuda::copy_to_device(target, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])),
                          main_.handle());
   };
-  // The number of the last post stays: the mailbox counts over the engine's life.
   main_.synchronize();
   upload(table_.slot_of_key, slot_of_key);
   upload(table_.key_of_slot, key_of_slot);
   upload(table_.used_at, used);
   cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
-  clock.resize(4);
   upload(table_.clock, clock);
   main_.synchronize();
 }

@@ -66,6 +66,7 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   const auto* device_bounds = reinterpret_cast<const int32_t*>(args.items + bank_.experts());
   args.pairs = device_bounds + bank_.experts() + 2;
   args.top_k = top_k_;
+  args.max_item_pairs = call.tokens;
   args.x = call.x;
   args.activated = moe_.activated();
   args.out = moe_.outputs();
