@@ -1,0 +1,328 @@
+// device_test_engine [strategies] [history] [batch] [chunks] [probes] [golden] [heldout]
+//
+// The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
+// strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
+// logits of the golden cases, within serve mode's limit; the held-out losses of the bundled model, within 0.5 %. Needs
+// FT_TEST_DATA; more golden cases are run where FT_SHARED is.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/text/tokenizer.h"
+#include "kernels/base/error.h"
+#include "kernels/base/json.h"
+#include "tests/device/harness.h"
+#include "tests/runtime/model_fixture.h"
+
+using namespace ft;
+using namespace ft::device_test;
+using namespace ft::test;
+
+namespace {
+
+constexpr MemoryInputs kDevicePlenty{Device::kCuda, int64_t{16} << 30, int64_t{16} << 30};
+constexpr Strategy kStrategies[] = {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid};
+constexpr int kThreads = 4;
+
+EngineConfig on_device(const LoadedModel& model, Strategy strategy, int64_t slots, int max_batch = 1) {
+  EngineConfig config = config_for(model, strategy, slots, kThreads, max_batch);
+  config.device = Device::kCuda;
+  return config;
+}
+
+std::string name_of(const EngineConfig& config) {
+  return std::string(strategy_name(config.strategy)) + " slots " + std::to_string(config.slots) + " batch " +
+         std::to_string(config.max_batch) + (config.no_wait ? " no-wait" : "");
+}
+
+std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto n = static_cast<uint64_t>(i);
+    ids.push_back(static_cast<int32_t>((seed * 7919 + n * n * 31 + seed * n) % static_cast<uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+std::string first_difference(std::span<const float> got, std::span<const float> expected, int64_t vocab) {
+  if (got.size() != expected.size()) return "sizes differ";
+  size_t different = 0, first = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(expected[i])) continue;
+    if (different++ == 0) first = i;
+  }
+  if (different == 0) return {};
+  return std::to_string(different) + " of " + std::to_string(got.size()) + " logits differ, first at row " +
+         std::to_string(first / static_cast<size_t>(vocab)) + ": " + std::to_string(got[first]) + " instead of " +
+         std::to_string(expected[first]);
+}
+
+std::string compare(const Continuation& got, const Continuation& expected, int64_t vocab) {
+  std::string prompt = first_difference(got.prompt_logits, expected.prompt_logits, vocab);
+  if (!prompt.empty()) return "prompt: " + prompt;
+  std::string decode = first_difference(got.decode_logits, expected.decode_logits, vocab);
+  return decode.empty() ? decode : "decode: " + decode;
+}
+
+// Runs f and reports what it says or throws.
+template <class F>
+void guarded(Context& context, const std::string& group, const std::string& what, F&& f) {
+  std::string text;
+  try {
+    text = f();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  context.report.check(group, text.empty() ? text : what + ": " + text);
+}
+
+std::vector<std::string> golden_cases() {
+  std::vector<std::string> paths;
+  std::set<std::string> names;
+  for (const std::string& root : {data_path("golden"), shared_path("golden")}) {
+    if (root.empty() || !std::filesystem::is_directory(root)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(root)) {
+      const std::string name = entry.path().filename();
+      if (!name.starts_with("qwen3_moe") || !std::filesystem::exists(entry.path() / "golden.json")) continue;
+      if (names.insert(name).second) paths.push_back(entry.path());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<int64_t> cache_sizes(const LoadedModel& model) {
+  const ModelGeometry& geometry = model.family->geometry();
+  return {geometry.expert.top_k, geometry.total_experts() / 2, geometry.total_experts()};
+}
+
+Continuation on_host(const LoadedModel& model, int64_t prompt, int64_t decode) {
+  Engine engine(model, config_for(model, Strategy::kResident, 0, kThreads), kPlenty);
+  return run_greedy(engine, some_ids(prompt, engine.geometry().vocab, 1), decode);
+}
+
+void test_strategies(Context& context) {
+  std::vector<std::string> paths = golden_cases();
+  paths.push_back(data_path("tiny-moe"));
+  for (const std::string& path : paths) {
+    LoadedModel model = model_at(path);
+    const int64_t vocab = model.family->geometry().vocab;
+    const Continuation expected = on_host(model, 40, 12);
+    const std::string group = "strategies " + std::filesystem::path(path).filename().string();
+    for (const Strategy strategy : kStrategies) {
+      for (const int64_t slots : cache_sizes(model)) {
+        for (const bool no_wait : {false, true}) {
+          if (no_wait && slots != model.family->geometry().total_experts() / 2) continue;
+          EngineConfig config = on_device(model, strategy, slots);
+          config.no_wait = no_wait;
+          guarded(context, group, name_of(config), [&] {
+            Engine engine(model, config, kDevicePlenty);
+            return compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
+          });
+        }
+      }
+    }
+    EngineConfig config = on_device(model, Strategy::kCpu, 0);
+    config.promote_bytes_per_layer = 0;
+    guarded(context, group, "cpu without slots", [&] {
+      Engine engine(model, config, kDevicePlenty);
+      return compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
+    });
+  }
+}
+
+void test_history(Context& context) {
+  LoadedModel model = model_at(data_path("tiny-moe"));
+  const int64_t vocab = model.family->geometry().vocab;
+  const Continuation expected = on_host(model, 40, 12);
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+    const EngineConfig config = on_device(model, strategy, 24);
+    guarded(context, "cold and warm cache", name_of(config), [&]() -> std::string {
+      Engine engine(model, config, kDevicePlenty);
+      for (uint64_t seed = 2; seed < 5; ++seed) {
+        run_greedy(engine, some_ids(20, vocab, seed), 10);
+        std::string text = compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
+        if (!text.empty()) return text;
+      }
+      const SlotTable::Content content = engine.cache_content();
+      engine.restore_cache(content);
+      if (engine.cache_content().slots_by_age != content.slots_by_age) return "restored content differs";
+      return engine.counters().expert_hits > 0 ? "" : "no hit at all";
+    });
+  }
+}
+
+// Prompts of different lengths in one prefill step, then decode steps together.
+std::vector<std::vector<float>> decode_together(Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
+                                                int64_t steps) {
+  const auto vocab = static_cast<size_t>(engine.geometry().vocab);
+  std::vector<TokenRun> runs;
+  std::vector<std::vector<float>> logits(prompts.size());
+  std::vector<int32_t> next(prompts.size());
+  for (const auto& prompt : prompts) runs.push_back({engine.open_sequence(), 0, prompt, false, true});
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::span<const float> rows = engine.step(runs);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const std::span<const float> row = rows.subspan(i * vocab, vocab);
+      logits[i].insert(logits[i].end(), row.begin(), row.end());
+      next[i] = arg_max(row);
+      runs[i].position = engine.sequence_length(runs[i].sequence);
+      runs[i].ids = {&next[i], 1};
+    }
+  }
+  for (const TokenRun& run : runs) engine.close_sequence(run.sequence);
+  return logits;
+}
+
+void test_batch(Context& context) {
+  LoadedModel model = model_at(data_path("tiny-moe"));
+  const int64_t vocab = model.family->geometry().vocab;
+  constexpr int64_t kSteps = 10;
+  for (const int batch : {4, 8}) {
+    for (const Strategy strategy : kStrategies) {
+      const EngineConfig config = on_device(model, strategy, 8 * batch + 16, batch);
+      guarded(context, "alone and in a batch", name_of(config), [&]() -> std::string {
+        Engine engine(model, config, kDevicePlenty);
+        std::vector<std::vector<int32_t>> prompts;
+        std::vector<Continuation> alone;
+        for (int i = 0; i < batch; ++i) {
+          prompts.push_back(some_ids(5 + 7 * i, vocab, static_cast<uint64_t>(i) + 1));
+          alone.push_back(run_greedy(engine, prompts.back(), kSteps));
+        }
+        const auto together = decode_together(engine, prompts, kSteps);
+        for (size_t i = 0; i < prompts.size(); ++i) {
+          std::string text = first_difference(together[i], alone[i].decode_logits, vocab);
+          if (!text.empty()) return "sequence " + std::to_string(i) + ": " + text;
+        }
+        return "";
+      });
+    }
+  }
+}
+
+void test_chunks(Context& context) {
+  LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
+  const int64_t vocab = model.family->geometry().vocab;
+  const Continuation expected = on_host(model, 150, 6);
+  for (const int chunk : {1, 2, 7, 63, 65, 128, kMaxPrefillChunk}) {
+    EngineConfig config = on_device(model, Strategy::kHybrid, 16);
+    config.prefill_chunk = chunk;
+    guarded(context, "prefill chunks", "chunk " + std::to_string(chunk), [&] {
+      Engine engine(model, config, kDevicePlenty);
+      return compare(run_greedy(engine, some_ids(150, vocab, 1), 6), expected, vocab);
+    });
+  }
+}
+
+void test_probes(Context& context) {
+  LoadedModel model = model_at(data_path("tiny-moe"));
+  const int64_t vocab = model.family->geometry().vocab;
+  const Continuation expected = on_host(model, 20, 8);
+  const EngineConfig config = on_device(model, Strategy::kHybrid, 40, 2);
+  guarded(context, "parts for probes", name_of(config), [&]() -> std::string {
+    Engine engine(model, config, kDevicePlenty);
+    const int layers = static_cast<int>(engine.geometry().moe_layers.size());
+    for (const int tokens : {1, 2}) {
+      std::vector<LayerPlan> plans(static_cast<size_t>(layers));
+      for (int layer = 0; layer < layers; ++layer) {
+        LayerPlan& plan = plans[static_cast<size_t>(layer)];
+        plan.layer = layer;
+        plan.hits = {{1, 0}, {4, 1}};
+        plan.fetches = {{2, 5}};
+        plan.cpu = {9};
+        plan.promotions = {{9, 8}};
+      }
+      for (int i = 0; i < 3; ++i) engine.run_moe_layers(plans, tokens);
+      engine.run_moe_layers({plans.data() + 1, 1}, tokens);
+      engine.run_dense_step(tokens, 100);
+    }
+    if (engine.counters().decode_steps != 0) return "probes were counted as steps";
+    return compare(run_greedy(engine, some_ids(20, vocab, 1), 8), expected, vocab);
+  });
+}
+
+void test_golden(Context& context) {
+  for (const std::string& path : golden_cases()) {
+    LoadedModel model = model_at(path);
+    const Json golden = read_json_file(path + "/golden.json");
+    const double limit = 1.5 * golden["rel_bf16_vs_fp32"].get<double>();
+    guarded(context, "golden within serve mode's limit", path, [&]() -> std::string {
+      Engine engine(model, on_device(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2),
+                    kDevicePlenty);
+      const auto vocab = static_cast<size_t>(engine.geometry().vocab);
+      const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+      const auto greedy = golden["greedy"].get<std::vector<int32_t>>();
+      const Continuation run = run_greedy(engine, prompt, static_cast<int64_t>(greedy.size()));
+      std::vector<float> rows;
+      for (const int64_t at : golden["prompt_logits_at"].get<std::vector<int64_t>>()) {
+        const auto begin = run.prompt_logits.begin() + at * static_cast<int64_t>(vocab);
+        rows.insert(rows.end(), begin, begin + static_cast<int64_t>(vocab));
+      }
+      const double error = relative_error(rows, read_f32(path + "/golden.safetensors", "prompt_logits"));
+      size_t same = 0;
+      while (same < greedy.size() && run.ids[same] == greedy[same]) ++same;
+      const std::vector<float> expected = read_f32(path + "/golden.safetensors", "decode_logits");
+      const size_t count = std::min(same + 1, greedy.size()) * vocab;
+      const double decode = relative_error(std::span(run.decode_logits).first(count), std::span(expected).first(count));
+      if (error <= limit && decode <= limit) return "";
+      return "prompt " + std::to_string(error) + " decode " + std::to_string(decode) + " limit " +
+             std::to_string(limit);
+    });
+  }
+}
+
+// Mean -log softmax(row)[id] over the first 48 windows of 512 predictions: what eval.json records.
+double heldout_loss(Engine& engine, std::span<const int32_t> ids) {
+  constexpr size_t kWindows = 48, kPredictions = 512;
+  const auto vocab = static_cast<size_t>(engine.geometry().vocab);
+  const auto chunk = static_cast<size_t>(engine.config().prefill_chunk);
+  double loss = 0;
+  for (size_t window = 0; window < kWindows; ++window) {
+    const int sequence = engine.open_sequence();
+    const auto text = ids.subspan(window * kPredictions, kPredictions + 1);
+    for (size_t begin = 0; begin < kPredictions; begin += chunk) {
+      const TokenRun run{sequence, static_cast<int64_t>(begin), text.subspan(begin, chunk), true, true};
+      const std::span<const float> logits = engine.step({&run, 1});
+      for (size_t i = 0; i < chunk; ++i) {
+        const auto row = logits.subspan(i * vocab, vocab);
+        const double largest = static_cast<double>(*std::max_element(row.begin(), row.end()));
+        double sum = 0;
+        for (const float logit : row) sum += std::exp(static_cast<double>(logit) - largest);
+        loss += largest + std::log(sum) - static_cast<double>(row[static_cast<size_t>(text[begin + i + 1])]);
+      }
+    }
+    engine.close_sequence(sequence);
+  }
+  return loss / static_cast<double>(kWindows * kPredictions);
+}
+
+void test_heldout(Context& context) {
+  LoadedModel model = model_at(data_path("tiny-moe"));
+  EngineConfig config = on_device(model, Strategy::kOffload, model.family->geometry().total_experts() / 2);
+  config.prefill_chunk = 128;
+  const auto tokenizer = Tokenizer::load(data_path("tiny-moe/tokenizer.json"));
+  const Json losses = read_json_file(data_path("tiny-moe/eval.json"))["heldout_nats_per_token"]["nvfp4"];
+  for (const std::string domain : {"kjv", "pydocs"}) {
+    guarded(context, "held-out loss", domain, [&]() -> std::string {
+      Engine engine(model, config, kDevicePlenty);
+      const std::vector<int32_t> ids =
+          tokenizer->encode(read_text_file(data_path("tiny-moe/heldout_" + domain + ".txt")), false);
+      const double loss = heldout_loss(engine, ids), expected = losses[domain].get<double>();
+      std::printf("held-out %s: %.5f nats per token, recorded %.5f (%+.3f %%)\n", domain.c_str(), loss, expected,
+                  100 * (loss / expected - 1));
+      return std::abs(loss / expected - 1) <= 0.005 ? ""
+                                                    : std::to_string(loss) + " instead of " + std::to_string(expected);
+    });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"history", test_history}, {"batch", test_batch},
+                                 {"chunks", test_chunks},         {"probes", test_probes},   {"golden", test_golden},
+                                 {"heldout", test_heldout}};
+  return run_tests(argc, argv, kTests);
+}
