@@ -178,6 +178,54 @@ constexpr OptionSpec kEngineOptions[] = {
      .help = "Least severe messages that are shown on stderr."},
 };
 
+constexpr OptionSpec kProbeOptions[] = {
+    {.name = "--model",
+     .kind = OptionKind::kText,
+     .value_name = "DIR",
+     .help = "Checkpoint folder. Without it only the probes that need no model run."},
+    {.name = "--weights",
+     .kind = OptionKind::kWeights,
+     .value_name = "SOURCE",
+     .default_text = "checkpoint",
+     .help = "checkpoint, or synthetic[:SEED]: seeded weights made in place from config.json alone."},
+    {.name = "--routing",
+     .kind = OptionKind::kText,
+     .value_name = "PRESET|FILE",
+     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace."},
+    {.name = "--expert",
+     .kind = OptionKind::kTexts,
+     .value_name = "FORMAT:HxI,..",
+     .help = "Other expert geometries for expert_single, format and hidden by intermediate size: nvfp4:2560x640."},
+    {.name = "--probe", .kind = OptionKind::kTexts, .value_name = "ID,..", .help = "Runs these probes only."},
+    {.name = "--threads",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .low = 1,
+     .high = kMaxThreadsOption,
+     .help = "Compute threads to sweep. Without it: 1 and all usable cores."},
+    {.name = "--context",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .default_text = "128",
+     .low = 1,
+     .high = kMaxListedContext,
+     .help = "Positions for dense and decode."},
+    {.name = "--batch",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .default_text = "1",
+     .low = 1,
+     .high = kMaxBatchOption,
+     .help = "Sequences decoded together."},
+    {.name = "--budget",
+     .kind = OptionKind::kNumber,
+     .value_name = "SECONDS",
+     .default_text = "5",
+     .low = 1,
+     .high = kMaxBudgetSeconds,
+     .help = "Time for each probe."},
+};
+
 }  // namespace
 
 constinit const ProgramSpec kTuneProgram = {
@@ -201,6 +249,19 @@ constinit const ProgramSpec kEngineProgram = {
         "  ft-engine --profile profile.json --prompt 'In the beginning' --max-tokens 32\n"
         "  ft-engine --profile profile.json --score ids.json --output logits.safetensors\n",
     .options = kEngineOptions,
+};
+
+constinit const ProgramSpec kProbeProgram = {
+    .name = "ft-probe",
+    .summary =
+        "Runs ft-tune's measurements by hand and reports them through Google Benchmark, whose --benchmark_* options it "
+        "takes too.",
+    .examples =
+        "  ft-probe\n"
+        "  ft-probe --model ~/models/Qwen3-30B-A3B --probe expert_single,layer_sweep --threads 1,8\n"
+        "  ft-probe --expert nvfp4:2560x640 --probe expert_single\n"
+        "  ft-probe --probe stream --budget 2 --benchmark_out=stream.json\n",
+    .options = kProbeOptions,
 };
 
 }  // namespace ft
