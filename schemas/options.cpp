@@ -191,7 +191,8 @@ constexpr OptionSpec kProbeOptions[] = {
     {.name = "--routing",
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
-     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace."},
+     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
+             "Without it qwen3-30b."},
     {.name = "--expert",
      .kind = OptionKind::kTexts,
      .value_name = "FORMAT:HxI,..",
@@ -254,13 +255,12 @@ constinit const ProgramSpec kEngineProgram = {
 constinit const ProgramSpec kProbeProgram = {
     .name = "ft-probe",
     .summary =
-        "Runs ft-tune's measurements by hand and reports them through Google Benchmark, whose --benchmark_* options it "
-        "takes too.",
+        "Runs ft-tune's measurements by hand, reports through Google Benchmark, takes its --benchmark_* options.",
     .examples =
-        "  ft-probe\n"
+        "  ft-probe --budget 2\n"
         "  ft-probe --model ~/models/Qwen3-30B-A3B --probe expert_single,layer_sweep --threads 1,8\n"
         "  ft-probe --expert nvfp4:2560x640 --probe expert_single\n"
-        "  ft-probe --probe stream --budget 2 --benchmark_out=stream.json\n",
+        "  ft-probe --probe stream,expert_single --expert bf16:2048x768 --batch 1,8\n",
     .options = kProbeOptions,
 };
 
