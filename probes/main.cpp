@@ -8,27 +8,17 @@
 #include <iostream>
 #include <string>
 
-#include "engine/model/checkpoint.h"
+#include "engine/experts/routing_trace.h"
 #include "kernels/base/error.h"
 #include "probes/expert_set.h"
 #include "probes/measure.h"
 #include "probes/prompts.h"
 #include "probes/session.h"
+#include "profiles/build_info.h"
+#include "schemas/command_line.h"
 
 namespace ft {
 namespace {
-
-constexpr const char* kUsage =
-    "ft-probe [--model DIR] [options] [--benchmark_* options]\n"
-    "  --model DIR              checkpoint folder; without it only the probes that need no model run\n"
-    "  --weights SOURCE         checkpoint (default) or synthetic[:SEED]\n"
-    "  --routing PRESET|FILE    expert choices with synthetic weights (default qwen3-30b)\n"
-    "  --expert FORMAT:HxI      another expert geometry for expert_single: nvfp4:2560x640\n"
-    "  --probe ID,..            only these probes\n"
-    "  --threads N,..           compute threads to sweep (default: 1 and all usable cores)\n"
-    "  --context N,..           positions for dense and decode (default 128)\n"
-    "  --batch N,..             sequences decoded together (default 1)\n"
-    "  --budget SECONDS         of each probe (default 5)\n";
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -46,74 +36,44 @@ std::vector<std::string> split(const std::string& text, char separator) {
               {.what = "option refused", .value = value, .allowed = allowed, .action = {}, .path = option});
 }
 
-int64_t number(const std::string& option, const std::string& text, int64_t low, int64_t high) {
+int64_t side(const std::string& text, std::string_view digits) {
+  constexpr int64_t kMaxSide = 65536;
   int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-    refuse(option, text, std::to_string(low) + " to " + std::to_string(high));
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size() || value < 1 || value > kMaxSide) {
+    refuse("--expert", text, "FORMAT:HIDDENxINTERMEDIATE, sizes 1 to " + std::to_string(kMaxSide));
   }
   return value;
 }
 
 ExpertShape shape_of(const std::string& text) {
-  constexpr int64_t kMaxSide = 65536;
   const std::vector<std::string> parts = split(text, ':');
   const std::vector<std::string> sides = parts.size() == 2 ? split(parts[1], 'x') : std::vector<std::string>{};
   const std::optional<FormatId> format = parts.empty() ? std::nullopt : format_by_name(parts[0]);
   if (sides.size() != 2 || !format) refuse("--expert", text, "FORMAT:HIDDENxINTERMEDIATE with a known format");
-  return {*format, number("--expert", sides[0], 1, kMaxSide), number("--expert", sides[1], 1, kMaxSide)};
+  return {*format, side(text, sides[0]), side(text, sides[1])};
 }
 
-struct Arguments {
+ProbeSessionOptions session_options(const ParsedOptions& options) {
   ProbeSessionOptions session;
-  std::vector<std::string> probes;
-};
+  session.weights.model_path = options.optional_text("--model").value_or("");
+  const auto seed = options.synthetic_seed("--weights");
+  session.weights.synthetic = seed.has_value();
+  session.weights.synthetic_seed = seed.value_or(0);
+  session.weights.routing_preset = options.optional_text("--routing").value_or("");
+  for (const std::string& text : options.texts("--expert")) session.expert_shapes.push_back(shape_of(text));
+  for (const int64_t threads : options.integers("--threads")) session.threads.push_back(static_cast<int>(threads));
+  session.contexts = options.integers("--context");
+  for (const int64_t batch : options.integers("--batch")) session.batches.push_back(static_cast<int>(batch));
+  session.budget_seconds = options.number("--budget");
+  return session;
+}
 
-// Takes our own options out of argv, leaving Google Benchmark's.
-Arguments parse(int& argc, char** argv) {
-  Arguments arguments;
-  ProbeSessionOptions& session = arguments.session;
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name.starts_with("--benchmark_")) {
-      argv[kept++] = argv[i];
-      continue;
-    }
-    if (i + 1 == argc) refuse(name, "", "a value");
-    const std::string value = argv[++i];
-    if (name == "--model") {
-      session.weights.model_path = value;
-    } else if (name == "--weights") {
-      const std::vector<std::string> parts = split(value, ':');
-      session.weights.synthetic = parts[0] == "synthetic";
-      if (!session.weights.synthetic && value != "checkpoint") refuse(name, value, "checkpoint or synthetic[:SEED]");
-      if (parts.size() == 2)
-        session.weights.synthetic_seed = static_cast<uint64_t>(number(name, parts[1], 0, INT64_MAX));
-    } else if (name == "--routing") {
-      session.weights.routing_preset = value;
-    } else if (name == "--expert") {
-      session.expert_shapes.push_back(shape_of(value));
-    } else if (name == "--probe") {
-      arguments.probes = split(value, ',');
-    } else if (name == "--threads") {
-      for (const auto& part : split(value, ',')) {
-        session.threads.push_back(static_cast<int>(number(name, part, 1, kMaxThreads)));
-      }
-    } else if (name == "--context") {
-      for (const auto& part : split(value, ',')) session.contexts.push_back(number(name, part, 1, INT64_MAX / 2));
-    } else if (name == "--batch") {
-      for (const auto& part : split(value, ',')) {
-        session.batches.push_back(static_cast<int>(number(name, part, 1, kMaxBatch)));
-      }
-    } else if (name == "--budget") {
-      session.budget_seconds = static_cast<double>(number(name, value, 1, 86400));
-    } else {
-      refuse(name, value, "the options of --help, and --benchmark_*");
-    }
-  }
-  argc = kept;
-  return arguments;
+std::string probe_names() {
+  std::string names;
+  for (const std::unique_ptr<Probe>& probe : make_probes())
+    names += (names.empty() ? "" : ", ") + std::string(probe->id());
+  return names;
 }
 
 // Replays one series: repetition i reports sample i.
@@ -145,17 +105,24 @@ void print_read_shares(const std::vector<Samples>& all) {
   }
 }
 
-void run_probes(const Arguments& arguments) {
-  ProbeSession session(arguments.session);
+// Before minutes of loading: names that no probe has.
+void check_probe_names(const std::vector<std::string>& wanted) {
+  const std::vector<std::unique_ptr<Probe>> probes = make_probes();
+  for (const std::string& name : wanted) {
+    const bool known =
+        std::any_of(probes.begin(), probes.end(), [&](const auto& probe) { return probe->id() == name; });
+    if (!known) refuse("--probe", name, probe_names());
+  }
+}
+
+int run(const ParsedOptions& options) {
+  const std::vector<std::string> wanted_ids = options.texts("--probe");
+  check_probe_names(wanted_ids);
+  ProbeSession session(session_options(options));
   ProbeContext& context = session.context();
-  std::vector<std::string> unknown = arguments.probes;
-  std::string known;
   for (const std::unique_ptr<Probe>& probe : make_probes()) {
     const std::string id(probe->id());
-    known += (known.empty() ? "" : ", ") + id;
-    const bool wanted = arguments.probes.empty() ||
-                        std::find(arguments.probes.begin(), arguments.probes.end(), id) != arguments.probes.end();
-    std::erase(unknown, id);
+    const bool wanted = wanted_ids.empty() || std::find(wanted_ids.begin(), wanted_ids.end(), id) != wanted_ids.end();
     if (!wanted) continue;
     const Applies applies = probe->applies(context);
     if (!applies.yes) {
@@ -172,31 +139,28 @@ void run_probes(const Arguments& arguments) {
       register_series(id, samples);
     }
   }
-  if (!unknown.empty()) refuse("--probe", unknown.front(), known);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return kExitDone;
 }
 
 }  // namespace
 }  // namespace ft
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (std::find(words.begin(), words.end(), "--help") != words.end()) {
-    std::cout << ft::kUsage;
-    return 0;
+  // Google Benchmark takes its own options; its --help would end the program, so it does not see ours.
+  std::vector<char*> ours, theirs;
+  for (int i = 0; i < argc; ++i) {
+    const bool is_theirs = std::string_view(argv[i]).starts_with("--benchmark_");
+    if (i == 0 || is_theirs) theirs.push_back(argv[i]);
+    if (i == 0 || !is_theirs) ours.push_back(argv[i]);
   }
-  try {
-    const ft::Arguments arguments = ft::parse(argc, argv);
-    benchmark::Initialize(&argc, argv);
-    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-    ft::run_probes(arguments);
-    benchmark::RunSpecifiedBenchmarks();
-    benchmark::Shutdown();
-  } catch (const ft::Error& error) {
-    std::cerr << "ft-probe: " << error.what() << '\n';
-    return error.kind() == ft::ErrorKind::kUsage ? 2 : 1;
-  } catch (const std::exception& error) {
-    std::cerr << "ft-probe: " << error.what() << '\n';
-    return 1;
-  }
-  return 0;
+  int count = static_cast<int>(theirs.size());
+  benchmark::Initialize(&count, theirs.data());
+  if (benchmark::ReportUnrecognizedArguments(count, theirs.data())) return ft::kExitUsage;
+  const ft::HelpLine lines[] = {{"--routing", "Presets: " + ft::routing_preset_names() + "."},
+                                {"--probe", "Probes: " + ft::probe_names() + "."}};
+  ft::ProgramSpec program = ft::kProbeProgram;
+  program.more_help = lines;
+  return ft::run_program(program, ft::build_text(), static_cast<int>(ours.size()), ours.data(), ft::run);
 }

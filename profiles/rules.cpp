@@ -57,6 +57,11 @@ void check_serve(const Rules& rules, const Profile& profile) {
     rules.require(serve.promote_bytes_per_layer == 0, "serve.promote_bytes_per_layer",
                   std::to_string(serve.promote_bytes_per_layer), "0 with strategy " + serve.strategy);
   }
+  // The slots, the split and the predicted rates hold for the batch they were tuned with, and memory is planned for it.
+  const auto& batches = profile.conditions.batches;
+  const int64_t largest = *std::max_element(batches.begin(), batches.end());
+  rules.require(serve.max_batch == largest, "serve.max_batch", std::to_string(serve.max_batch),
+                std::to_string(largest) + ", the largest of conditions.batches; to serve another one, tune for it");
   const size_t threads = static_cast<size_t>(serve.threads);
   rules.require(serve.pinning.empty() || serve.pinning.size() == threads, "serve.pinning",
                 "array of " + std::to_string(serve.pinning.size()), "one index per thread: " + std::to_string(threads));

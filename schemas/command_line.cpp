@@ -138,6 +138,9 @@ std::string help_text(const ProgramSpec& program) {
     std::string value = "Value: " + allowed_values(spec);
     if (!spec.default_text.empty()) value += "; default " + std::string(spec.default_text);
     text += wrapped(value + ".");
+    for (const HelpLine& line : program.more_help) {
+      if (line.option == spec.name) text += wrapped(line.text);
+    }
   }
   text += "  --help, -h\n" + wrapped("Prints this.") + "  --version\n" + wrapped("Prints version and build.");
   text += "\nExamples:\n" + std::string(program.examples);

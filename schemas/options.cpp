@@ -142,7 +142,9 @@ constexpr OptionSpec kEngineOptions[] = {
      .low = 1,
      .high = kMaxListedContext,
      .help = "Longest answer to --prompt, in tokens."},
-    {.name = "--dry-run", .kind = OptionKind::kFlag, .help = "Checks the profile, prints the memory plan and exits."},
+    {.name = "--dry-run",
+     .kind = OptionKind::kFlag,
+     .help = "Checks all that a start would refuse but the port, prints the memory plan and exits."},
     {.name = "--accept-mismatch",
      .kind = OptionKind::kTexts,
      .value_name = "FIELD,..",
@@ -178,6 +180,55 @@ constexpr OptionSpec kEngineOptions[] = {
      .help = "Least severe messages that are shown on stderr."},
 };
 
+constexpr OptionSpec kProbeOptions[] = {
+    {.name = "--model",
+     .kind = OptionKind::kText,
+     .value_name = "DIR",
+     .help = "Checkpoint folder. Without it only the probes that need no model run."},
+    {.name = "--weights",
+     .kind = OptionKind::kWeights,
+     .value_name = "SOURCE",
+     .default_text = "checkpoint",
+     .help = "checkpoint, or synthetic[:SEED]: seeded weights made in place from config.json alone."},
+    {.name = "--routing",
+     .kind = OptionKind::kText,
+     .value_name = "PRESET|FILE",
+     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
+             "Without it qwen3-30b."},
+    {.name = "--expert",
+     .kind = OptionKind::kTexts,
+     .value_name = "FORMAT:HxI,..",
+     .help = "Other expert geometries for expert_single, format and hidden by intermediate size: nvfp4:2560x640."},
+    {.name = "--probe", .kind = OptionKind::kTexts, .value_name = "ID,..", .help = "Runs these probes only."},
+    {.name = "--threads",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .low = 1,
+     .high = kMaxThreadsOption,
+     .help = "Compute threads to sweep. Without it: 1 and all usable cores."},
+    {.name = "--context",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .default_text = "128",
+     .low = 1,
+     .high = kMaxListedContext,
+     .help = "Positions for dense and decode."},
+    {.name = "--batch",
+     .kind = OptionKind::kIntegers,
+     .value_name = "N,..",
+     .default_text = "1",
+     .low = 1,
+     .high = kMaxBatchOption,
+     .help = "Sequences decoded together."},
+    {.name = "--budget",
+     .kind = OptionKind::kNumber,
+     .value_name = "SECONDS",
+     .default_text = "5",
+     .low = 1,
+     .high = kMaxBudgetSeconds,
+     .help = "Time for each probe."},
+};
+
 }  // namespace
 
 constinit const ProgramSpec kTuneProgram = {
@@ -201,6 +252,18 @@ constinit const ProgramSpec kEngineProgram = {
         "  ft-engine --profile profile.json --prompt 'In the beginning' --max-tokens 32\n"
         "  ft-engine --profile profile.json --score ids.json --output logits.safetensors\n",
     .options = kEngineOptions,
+};
+
+constinit const ProgramSpec kProbeProgram = {
+    .name = "ft-probe",
+    .summary =
+        "Runs ft-tune's measurements by hand, reports through Google Benchmark, takes its --benchmark_* options.",
+    .examples =
+        "  ft-probe --budget 2\n"
+        "  ft-probe --model ~/models/Qwen3-30B-A3B --probe expert_single,layer_sweep --threads 1,8\n"
+        "  ft-probe --expert nvfp4:2560x640 --probe expert_single\n"
+        "  ft-probe --probe stream,expert_single --expert bf16:2048x768 --batch 1,8\n",
+    .options = kProbeOptions,
 };
 
 }  // namespace ft

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace ft {
@@ -33,15 +34,23 @@ struct OptionSpec {
   std::string_view help = {};  // one or two sentences
 };
 
+// A line of help about one option whose content lives in code that these tables cannot see: the names it takes.
+struct HelpLine {
+  std::string_view option;
+  std::string text;
+};
+
 struct ProgramSpec {
   std::string_view name;  // "ft-tune"
   std::string_view summary;
   std::string_view examples;  // printed after the options
   std::span<const OptionSpec> options;
+  std::span<const HelpLine> more_help = {};  // set by a main
 };
 
 extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
+extern const ProgramSpec kProbeProgram;
 
 // Limits of values that only the command line takes. Those that a profile holds too equal the schema's (a test).
 inline constexpr double kMaxBudgetSeconds = 86'400;

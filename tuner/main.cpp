@@ -1,6 +1,7 @@
 // ft-tune: measures this machine with a model's real geometry, chooses, confirms, writes a profile.
 #include <cstdio>
 
+#include "engine/experts/routing_trace.h"
 #include "engine/program/log.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
@@ -28,4 +29,9 @@ int run(const ParsedOptions& options) {
 }  // namespace
 }  // namespace ft
 
-int main(int argc, char** argv) { return ft::run_program(ft::kTuneProgram, ft::build_text(), argc, argv, ft::run); }
+int main(int argc, char** argv) {
+  const ft::HelpLine lines[] = {{"--routing", "Presets: " + ft::routing_preset_names() + "."}};
+  ft::ProgramSpec program = ft::kTuneProgram;
+  program.more_help = lines;
+  return ft::run_program(program, ft::build_text(), argc, argv, ft::run);
+}

@@ -29,15 +29,6 @@ constexpr RoutingPreset kPresets[] = {
 // Streams that must not share random numbers.
 constexpr uint64_t kSkewStream = 1, kDriftStream = 2;
 
-std::string preset_names() {
-  std::string names;
-  for (const RoutingPreset& preset : kPresets) {
-    if (!names.empty()) names += ", ";
-    names += preset.name;
-  }
-  return names;
-}
-
 void check_geometry(int layers, int experts, int top_k, int64_t tokens) {
   const auto require = [](const char* name, int64_t value, int64_t high) {
     if (value >= 1 && value <= high) return;
@@ -79,6 +70,15 @@ void generate_layer(const RoutingPreset& preset, int layer, uint64_t seed, uint6
 
 }  // namespace
 
+std::string routing_preset_names() {
+  std::string names;
+  for (const RoutingPreset& preset : kPresets) {
+    if (!names.empty()) names += ", ";
+    names += preset.name;
+  }
+  return names;
+}
+
 std::span<const RoutingPreset> routing_presets() { return kPresets; }
 
 const RoutingPreset* find_routing_preset(std::string_view name) {
@@ -94,7 +94,7 @@ RoutingTrace generate_trace(std::string_view preset, int layers, int experts, in
   if (found == nullptr) {
     throw Error(ErrorKind::kUsage, {.what = "no such routing preset",
                                     .value = std::string(preset),
-                                    .allowed = preset_names(),
+                                    .allowed = routing_preset_names(),
                                     .action = "name one of these, or the file of a recorded trace"});
   }
   check_geometry(layers, experts, top_k, tokens);

@@ -55,6 +55,7 @@ struct RoutingPreset {
   int experts = 0, top_k = 0;  // of the model it was fitted to; other geometries may be generated
 };
 std::span<const RoutingPreset> routing_presets();
+std::string routing_preset_names();                               // "qwen3-30b, gemma4-26b, ...": for help and errors
 const RoutingPreset* find_routing_preset(std::string_view name);  // null when there is none
 // Throws Error(kUsage) listing the presets, or naming the count that is out of range. Geometry comes from the caller;
 // `sequence` varies u and n, keeping a (the sequences of a batch). Reproducible for a build: it uses libm.

@@ -15,11 +15,14 @@
 #include "engine/program/serve_config.h"
 #include "engine/runtime/score.h"
 #include "engine/server/http_server.h"
+#include "engine/server/listen_address.h"
 #include "engine/server/metrics.h"
 #include "engine/server/service.h"
+#include "engine/text/text_model.h"
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "kernels/host/isa.h"
 #include "kernels/host/worker_pool.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
@@ -86,9 +89,22 @@ void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
   source.routing_preset = options.text("--routing");
 }
 
+// A profile remembers where the model was; when it is no longer there, the user can say where it is.
+void check_recorded_folder(const ParsedOptions& options, const Profile& profile) {
+  const std::string& path = profile.serve.model_path;
+  std::error_code ignored;
+  if (options.has("--model") || path.empty() || std::filesystem::exists(path, ignored)) return;
+  throw Error(ErrorKind::kFailed, {.what = "the profile's model folder is not there",
+                                   .value = path,
+                                   .action = "name the folder where it is now with --model DIR",
+                                   .path = "$.serve.model_path"});
+}
+
 Accepted accept_profile(const ParsedOptions& options) {
+  static_cast<void>(active_isa());  // refuses an FT_ISA that the engine would refuse
   Accepted accepted;
   accepted.profile = required_profile(options);
+  check_recorded_folder(options, accepted.profile);
   accepted.config = engine_config_from_serve(accepted.profile.serve, options.optional_text("--model").value_or(""));
   EngineConfig& config = accepted.config;
   apply_overrides(options, config);
@@ -144,67 +160,94 @@ ServedProfile served_profile(const Accepted& accepted) {
   return served;
 }
 
-int run_score(const ParsedOptions& options, const Accepted& accepted) {
-  const Json json = read_json_file(options.text("--score"));
-  const ModelGeometry& geometry = accepted.family->geometry();
-  const ScoreInput input =
-      parse_score_input(json, geometry.vocab, accepted.config.max_context, accepted.config.max_batch);
-  const std::string output = options.text("--output");
-  check_writable(output);
-  const auto engine = load_engine(accepted);
-  write_score(output, score(*engine, input, interrupted), geometry.vocab);
-  return kExitDone;
-}
+// Everything but the weights. What the three modes refuse is refused before those are loaded, and by a dry run.
+struct Inputs {
+  TextModel text;                            // not with --score
+  std::optional<CompletionRequest> request;  // of --prompt
+  std::optional<ScoreInput> score;
+};
 
-int run_prompt(const ParsedOptions& options, const Accepted& accepted) {
-  const TextModel text = load_text_model(accepted.config.weights.model_path);
+CompletionRequest prompt_request(const ParsedOptions& options, const TextModel& text) {
   if (!text.missing.empty()) throw Error(ErrorKind::kFailed, {text.missing});
   const std::string prompt = options.text("--prompt");
   if (const size_t valid = valid_utf8_bytes(prompt); valid != prompt.size()) {
     throw Error(ErrorKind::kUsage, {"text that is not UTF-8 from byte " + std::to_string(valid),
                                     replace_invalid_utf8(prompt), "text in UTF-8", "", "--prompt"});
   }
-  const auto engine = load_engine(accepted);
-  Service service(*engine, text, served_profile(accepted));
   OrderedJson body;
-  const Endpoint endpoint = service.has_chat_template() ? Endpoint::kChat : Endpoint::kCompletion;
+  const Endpoint endpoint = text.chat_template != nullptr ? Endpoint::kChat : Endpoint::kCompletion;
   if (endpoint == Endpoint::kChat) {
     body["messages"] = OrderedJson::array({{{"role", "user"}, {"content", prompt}}});
   } else {
     body["prompt"] = prompt;
   }
   body["max_tokens"] = options.integer("--max-tokens");
-  const CompletionRequest request = parse_completion_request(
-      endpoint, body.dump(-1, ' ', false, OrderedJson::error_handler_t::strict), text.defaults, 0);
-  const auto generation = service.start(request);
+  return parse_completion_request(endpoint, body.dump(-1, ' ', false, OrderedJson::error_handler_t::strict),
+                                  text.defaults, 0);
+}
+
+Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
+  Inputs inputs;
+  if (options.has("--score")) {
+    inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
+                                     accepted.config.max_context, accepted.config.max_batch);
+    check_writable(options.text("--output"));
+    return inputs;
+  }
+  inputs.text = load_text_model(accepted.config.weights.model_path);
+  if (options.has("--prompt")) {
+    inputs.request = prompt_request(options, inputs.text);
+    encode_prompt(inputs.text, *inputs.request, accepted.config.max_context);
+  } else {
+    check_listen_host(options.text("--host"));
+  }
+  return inputs;
+}
+
+int run_score(const ParsedOptions& options, const Accepted& accepted, const ScoreInput& input) {
+  const auto engine = load_engine(accepted);
+  write_score(options.text("--output"), score(*engine, input, interrupted), accepted.family->geometry().vocab);
+  return kExitDone;
+}
+
+// The answer on stdout ends with a newline, its own or ours, before anything is said on stderr.
+int run_prompt(const Accepted& accepted, const Inputs& inputs) {
+  const auto engine = load_engine(accepted);
+  Service service(*engine, inputs.text, served_profile(accepted));
+  const auto generation = service.start(*inputs.request);
   std::string piece;
-  while (generation->next(piece)) {
+  char last = '\0';
+  bool stopped = false;
+  while (!stopped && generation->next(piece)) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
-    if (interrupted()) return kExitInterrupted;
+    if (!piece.empty()) last = piece.back();
+    stopped = interrupted();
   }
-  std::fputc('\n', stdout);
+  if (last != '\n') std::fputc('\n', stdout);
+  std::fflush(stdout);
+  if (stopped) return kExitInterrupted;
+  service.stop();  // its last act is to publish the counters
   log_info(stats_line(service.profile(), service.stats()));
   return kExitDone;
 }
 
 // Whoever stops a server, loaded or not, gets what was asked for.
-int run_server(const ParsedOptions& options, const Accepted& accepted) try {
-  HttpServer server(options.text("--host"), static_cast<int>(options.integer("--port")));
-  log_info(fmt::format("listening on http://{}:{}, loading", options.text("--host"), server.port()));
-  const TextModel text = load_text_model(accepted.config.weights.model_path);
-  if (!text.missing.empty()) log_warning(text.missing);
+int run_server(const ParsedOptions& options, const Accepted& accepted, const Inputs& inputs) try {
+  const std::string host = options.text("--host");
+  HttpServer server(host, static_cast<int>(options.integer("--port")));
+  log_info(fmt::format("listening on http://{}, loading", address_text(host, server.port())));
+  if (!inputs.text.missing.empty()) log_warning(inputs.text.missing);
   const auto engine = load_engine(accepted);
-  auto service = std::make_unique<Service>(*engine, text, served_profile(accepted));
+  auto service = std::make_unique<Service>(*engine, inputs.text, served_profile(accepted));
   server.set_ready(*service);
   log_info("ready");
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   log_info("stopping");
-  const std::string last = stats_line(service->profile(), service->stats());
   server.begin_stop();
   service->stop();
   server.stop();
-  log_info(last);
+  log_info(stats_line(service->profile(), service->stats()));
   return kExitDone;
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kInterrupted) throw;
@@ -217,17 +260,23 @@ int run(const ParsedOptions& options) {
   start_log(options.text("--log-level"));
   check_modes(options);
   const Accepted accepted = accept_profile(options);
+  const Inputs inputs = read_inputs(options, accepted);
   log_info(decision_text(accepted.profile));
   if (options.flag("--dry-run")) {
     std::fputs(memory_plan_text(accepted.plan, accepted.config).c_str(), stdout);
     return kExitDone;
   }
-  if (options.has("--score")) return run_score(options, accepted);
-  if (options.has("--prompt")) return run_prompt(options, accepted);
-  return run_server(options, accepted);
+  if (inputs.score) return run_score(options, accepted, *inputs.score);
+  if (inputs.request) return run_prompt(accepted, inputs);
+  return run_server(options, accepted, inputs);
 }
 
 }  // namespace
 }  // namespace ft
 
-int main(int argc, char** argv) { return ft::run_program(ft::kEngineProgram, ft::build_text(), argc, argv, ft::run); }
+int main(int argc, char** argv) {
+  const ft::HelpLine lines[] = {{"--routing", "Presets: " + ft::routing_preset_names() + "."}};
+  ft::ProgramSpec program = ft::kEngineProgram;
+  program.more_help = lines;
+  return ft::run_program(program, ft::build_text(), argc, argv, ft::run);
+}

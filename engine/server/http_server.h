@@ -1,11 +1,15 @@
 // The HTTP face: OpenAI endpoints, health, readiness, stats, metrics. Listens before the model is loaded, so that a
 // busy port is an error in the first second and liveness can be asked while weights are read.
 //
-//   POST /v1/chat/completions, /v1/completions      GET /v1/models
+//   POST /v1/chat/completions, /v1/completions      GET /v1/models, /v1/models/ID
 //   GET /health  200 while the process lives         GET /ready  200 when requests are answered, else 503 with a reason
 //   GET /v1/stats  JSON                              GET /metrics  Prometheus
+//
+// Errors have OpenAI's form: 404 for an unknown path or model, 405 with an Allow header for another method. A client
+// that leaves ends the work for its answer, streamed or not.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,19 +22,23 @@ inline constexpr int kHttpThreads = 64;  // handlers; one waits per answer in pr
 inline constexpr size_t kMaxRequestBytes = 8u << 20;
 inline constexpr int kHttpReadSeconds = 30;
 inline constexpr int kHttpWriteSeconds = 30;
+// For answers to end by themselves when the server stops; then connections that still take theirs are closed.
+inline constexpr std::chrono::seconds kShutdownGrace{5};
 
 class HttpServer {
  public:
-  // Binds host:port (0: a free one) and starts to answer. Throws Error(kFailed) naming the address when it is taken.
+  // Binds host:port (0: a free one) and starts to answer. Throws Error(kFailed) that tells a wrong host from a port
+  // that is taken or needs a permission.
   HttpServer(const std::string& host, int port);
   ~HttpServer();  // stop()
 
   int port() const;
   // From now on requests are answered by `service`, which must live until stop() has returned.
   void set_ready(Service& service);
-  // Lets no new request in; answers in progress go on.
+  // From now on requests are refused with 503; answers in progress go on.
   void begin_stop();
-  // begin_stop(), then waits for the handlers: end the service first (Service::stop), or they wait for their answers.
+  // begin_stop(), then waits for the answers in progress, at most kShutdownGrace, and closes. End the service first
+  // (Service::stop): its answers then end at once, a stream with an error event, any other with status 503.
   void stop();
 
  private:

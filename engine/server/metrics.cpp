@@ -114,16 +114,33 @@ std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
 }
 
 std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
-  char text[320];
-  std::snprintf(text, sizeof text, "%llu tokens | %.1f tok/s | %.2f ms a step | %.1f GB/s = %s of ceiling",
-                static_cast<unsigned long long>(s.scheduler.generated_tokens), s.decode_tok_s, s.decode_ms_per_step,
-                s.decode_gbps, percent(s.ceiling_share).c_str());
-  std::string line = text;
-  line += " | hits " + percent(s.hit_rate) + " | misses: " + percent(s.fetched_share) + " fetched, " +
-          percent(s.cpu_share) + " on CPU";
-  std::snprintf(text, sizeof text, " | predicted %.1f tok/s, achieved %.2fx | logits %s", profile.predicted_tok_s,
-                s.achieved_over_predicted, s.engine.logits_hash.substr(0, 16).c_str());
-  return line + text + (profile.synthetic_weights ? " | synthetic weights" : "");
+  const EngineCounters& c = s.engine;
+  const uint64_t tokens = s.scheduler.generated_tokens;
+  std::string line = std::to_string(tokens) + (tokens == 1 ? " token" : " tokens");
+  char text[160];
+  const auto add = [&line, &text] { line += std::string(" | ") + text; };
+  if (c.decode_steps > 0) {
+    std::snprintf(text, sizeof text, "%.1f tok/s | %.2f ms a step | %.1f GB/s", s.decode_tok_s, s.decode_ms_per_step,
+                  s.decode_gbps);
+    add();
+    if (profile.ceiling_gbps > 0) line += " = " + percent(s.ceiling_share) + " of ceiling";
+    if (c.expert_hits + c.expert_fetched + c.expert_cpu > 0) line += " | hits " + percent(s.hit_rate);
+    if (c.expert_fetched + c.expert_cpu > 0) {
+      line += " | misses: " + percent(s.fetched_share) + " fetched, " + percent(s.cpu_share) + " on CPU";
+    }
+  } else if (c.prefill_tokens > 0) {  // the first token of an answer comes from the prompt's last step
+    std::snprintf(text, sizeof text, "prefill of %llu in %.3f s", static_cast<unsigned long long>(c.prefill_tokens),
+                  c.prefill_seconds);
+    add();
+  }
+  std::snprintf(text, sizeof text, "predicted %.1f tok/s", profile.predicted_tok_s);
+  add();
+  if (c.single_steps > 0 && profile.predicted_tok_s > 0) {
+    std::snprintf(text, sizeof text, ", achieved %.2fx", s.achieved_over_predicted);
+    line += text;
+  }
+  if (!c.logits_hash.empty()) line += " | logits " + c.logits_hash.substr(0, 16);
+  return line + (profile.synthetic_weights ? " | synthetic weights" : "");
 }
 
 }  // namespace ft

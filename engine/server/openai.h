@@ -67,6 +67,7 @@ struct HttpError {
 };
 HttpError openai_error(const Error& error);
 HttpError openai_error(int status, std::string_view message, std::string_view code);
+std::string model_response(const std::string& model, int64_t created, int64_t max_context);
 std::string models_response(const std::string& model, int64_t created, int64_t max_context);
 
 }  // namespace ft

@@ -75,11 +75,22 @@ bool contains(const Names& names, const std::string& key) {
   return std::find(names.begin(), names.end(), key) != names.end();
 }
 
+template <class Names>
+std::string listed(const Names& names) {
+  std::string text;
+  for (const char* name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
 void check_fields(Endpoint endpoint, const Object& body) {
+  const bool is_chat = endpoint == Endpoint::kChat;
   for (const auto& [key, value] : body.items()) {
     const bool known = contains(kCommonFields, key) || contains(kIgnoredFields, key) ||
-                       (endpoint == Endpoint::kChat ? contains(kChatFields, key) : contains(kCompletionFields, key));
-    if (!known) refuse(key, value, "the fields of the API reference", "unrecognized request argument");
+                       (is_chat ? contains(kChatFields, key) : contains(kCompletionFields, key));
+    if (known) continue;
+    const std::string allowed = (is_chat ? listed(kChatFields) : listed(kCompletionFields)) + ", " +
+                                listed(kCommonFields) + "; ignored: " + listed(kIgnoredFields);
+    refuse(key, value, allowed, is_chat ? "no field of a chat request here" : "no field of a completion request here");
   }
 }
 

@@ -22,6 +22,11 @@ OrderedJson head_json(const AnswerHead& head, std::string_view object) {
   return {{"id", head.id}, {"object", std::string(object)}, {"created", head.created}, {"model", head.model}};
 }
 
+OrderedJson model_json(const std::string& model, int64_t created, int64_t max_context) {
+  return {
+      {"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "local"}, {"max_model_len", max_context}};
+}
+
 }  // namespace
 
 std::string completion_response(const AnswerHead& head, std::string_view text, std::string_view finish_reason,
@@ -88,10 +93,12 @@ HttpError openai_error(const Error& error) {
   return http;
 }
 
+std::string model_response(const std::string& model, int64_t created, int64_t max_context) {
+  return dump(model_json(model, created, max_context));
+}
+
 std::string models_response(const std::string& model, int64_t created, int64_t max_context) {
-  const OrderedJson entry = {
-      {"id", model}, {"object", "model"}, {"created", created}, {"owned_by", "local"}, {"max_model_len", max_context}};
-  return dump({{"object", "list"}, {"data", OrderedJson::array({entry})}});
+  return dump({{"object", "list"}, {"data", OrderedJson::array({model_json(model, created, max_context)})}});
 }
 
 }  // namespace ft

@@ -56,14 +56,46 @@ void derive(ServiceStats& stats, const ModelFormats& formats, const ServedProfil
   if (profile.predicted_tok_s > 0) stats.achieved_over_predicted = stats.single_tok_s / profile.predicted_tok_s;
 }
 
+std::vector<int32_t> prompt_ids(const TextModel& text, const CompletionRequest& request) {
+  if (request.prompt_is_ids) return request.prompt_ids;
+  if (request.endpoint == Endpoint::kCompletion) return text.tokenizer->encode(request.prompt_text, true, true);
+  if (text.chat_template == nullptr) {
+    throw Error(ErrorKind::kRequest, {"this model has no chat template", "", "", "use /v1/completions"});
+  }
+  OrderedJson variables = *request.template_variables;
+  if (!text.bos_token.empty()) variables["bos_token"] = text.bos_token;
+  if (!text.eos_token.empty()) variables["eos_token"] = text.eos_token;
+  return text.tokenizer->encode(text.chat_template->render(variables), true);
+}
+
 }  // namespace
+
+EncodedPrompt encode_prompt(const TextModel& text, const CompletionRequest& request, int64_t max_context) {
+  if (text.tokenizer == nullptr) throw Error(ErrorKind::kRequest, {text.missing});
+  EncodedPrompt prompt;
+  prompt.ids = prompt_ids(text, request);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.ids.size());
+  const bool is_chat = request.endpoint == Endpoint::kChat;
+  const int64_t rest = max_context - prompt_tokens;
+  prompt.max_tokens = request.max_tokens.value_or(is_chat ? rest : std::min(rest, kDefaultCompletionTokens));
+  if (rest < 1 || prompt.max_tokens > rest) {
+    throw Error(ErrorKind::kRequest, {"prompt and answer do not fit the context",
+                                      std::to_string(prompt_tokens) + " prompt tokens + " +
+                                          std::to_string(std::max<int64_t>(prompt.max_tokens, 1)),
+                                      "at most " + std::to_string(max_context) + " tokens together",
+                                      "shorten the prompt or lower max_tokens", is_chat ? "messages" : "prompt"});
+  }
+  return prompt;
+}
 
 struct Generation::State {
   State(const Tokenizer& tokenizer, const CompletionRequest& request, int64_t max_tokens)
       : stream(std::make_shared<TokenStream>(max_tokens)), text(tokenizer, true), stops(request.stops) {}
 
   std::shared_ptr<TokenStream> stream;
+  // False: a stop string was found, and the request has ended well. A cancelled one is counted as such.
   std::shared_ptr<std::atomic<bool>> wanted = std::make_shared<std::atomic<bool>>(true);
+  std::atomic<bool> cancelled{false};
   Detokenizer text;
   StopMatcher stops;
   Scheduler* scheduler = nullptr;
@@ -77,8 +109,11 @@ struct Generation::State {
 Generation::Generation() = default;
 
 Generation::~Generation() {
-  if (state_ == nullptr || state_->done) return;
-  state_->wanted->store(false);
+  if (state_ != nullptr && !state_->done) cancel();
+}
+
+void Generation::cancel() {
+  state_->cancelled.store(true);
   state_->scheduler->cancel(state_->number);
 }
 
@@ -103,7 +138,9 @@ bool Generation::next(std::string& text) {
   if (!s.stream->finished() || s.stream->wait(s.seen) != s.seen) return true;
   s.done = true;
   if (s.stream->reason() == FinishReason::kFailed) throw Error(ErrorKind::kFailed, {s.stream->message()});
-  if (s.stream->reason() == FinishReason::kCancelled) throw Error(ErrorKind::kCapacity, {"the server is stopping"});
+  if (s.stream->reason() == FinishReason::kCancelled) {
+    throw Error(ErrorKind::kCapacity, {s.cancelled ? "the client closed the connection" : "the server is stopping"});
+  }
   const StopMatcher::Result result = s.stops.add(s.text.finish());
   text += result.text;
   if (!result.stopped) text += s.stops.finish();
@@ -146,20 +183,7 @@ struct Service::State {
       snapshot();
     }
   }
-  std::vector<int32_t> prompt_ids(const CompletionRequest& request) const;
 };
-
-std::vector<int32_t> Service::State::prompt_ids(const CompletionRequest& request) const {
-  if (request.prompt_is_ids) return request.prompt_ids;
-  if (request.endpoint == Endpoint::kCompletion) return text.tokenizer->encode(request.prompt_text, true, true);
-  if (text.chat_template == nullptr) {
-    throw Error(ErrorKind::kRequest, {"this model has no chat template", "", "", "use /v1/completions"});
-  }
-  OrderedJson variables = *request.template_variables;
-  if (!text.bos_token.empty()) variables["bos_token"] = text.bos_token;
-  if (!text.eos_token.empty()) variables["eos_token"] = text.eos_token;
-  return text.tokenizer->encode(text.chat_template->render(variables), true);
-}
 
 Service::Service(Engine& engine, const TextModel& text, ServedProfile profile)
     : state_(std::make_unique<State>(engine, text, std::move(profile))) {
@@ -175,29 +199,15 @@ void Service::stop() {
 
 std::unique_ptr<Generation> Service::start(const CompletionRequest& request) {
   State& s = *state_;
-  if (s.text.tokenizer == nullptr) throw Error(ErrorKind::kRequest, {s.text.missing});
-  std::vector<int32_t> prompt = s.prompt_ids(request);
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  const int64_t rest = max_context() - prompt_tokens;
-  const int64_t wanted_tokens = request.max_tokens.value_or(
-      request.endpoint == Endpoint::kChat ? rest : std::min(rest, kDefaultCompletionTokens));
-  if (rest < 1 || wanted_tokens > rest) {
-    throw Error(
-        ErrorKind::kRequest,
-        {"prompt and answer do not fit the context",
-         std::to_string(prompt_tokens) + " prompt tokens + " + std::to_string(std::max<int64_t>(wanted_tokens, 1)),
-         "at most " + std::to_string(max_context()) + " tokens together", "shorten the prompt or lower max_tokens",
-         request.endpoint == Endpoint::kChat ? "messages" : "prompt"});
-  }
-
+  EncodedPrompt prompt = encode_prompt(s.text, request, max_context());
   auto made = std::unique_ptr<Generation>(new Generation);
-  made->state_ = std::make_unique<Generation::State>(*s.text.tokenizer, request, wanted_tokens);
+  made->state_ = std::make_unique<Generation::State>(*s.text.tokenizer, request, prompt.max_tokens);
   Generation::State& generation = *made->state_;
   generation.scheduler = &s.scheduler;
-  generation.usage.prompt_tokens = prompt_tokens;
+  generation.usage.prompt_tokens = static_cast<int64_t>(prompt.ids.size());
   GenerationRequest submitted;
-  submitted.prompt = std::move(prompt);
-  submitted.max_tokens = wanted_tokens;
+  submitted.prompt = std::move(prompt.ids);
+  submitted.max_tokens = prompt.max_tokens;
   submitted.stop_ids = s.text.eos_ids;
   submitted.sampling = request.sampling;
   submitted.usable_vocab = std::min(s.engine.geometry().vocab, s.text.tokenizer->vocab_size());

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/runtime/engine.h"
 #include "engine/scheduler/scheduler.h"
@@ -45,6 +46,14 @@ struct ServiceStats {
   double achieved_over_predicted = 0;  // of them: the prediction is for one sequence
 };
 
+// A request's prompt as ids, and the length of its answer: what was asked for, or what the API reference says. Throws
+// Error(kRequest) as tokenizer and template do, and when both together do not fit the context.
+struct EncodedPrompt {
+  std::vector<int32_t> ids;
+  int64_t max_tokens = 0;
+};
+EncodedPrompt encode_prompt(const TextModel& text, const CompletionRequest& request, int64_t max_context);
+
 class Service;
 
 // One answer in progress. Dropping it cancels the request.
@@ -52,8 +61,10 @@ class Generation {
  public:
   ~Generation();
   // The next piece of text, possibly empty. False when the answer is finished: then reason and usage are final.
-  // Throws Error(kFailed) when a step failed.
+  // Throws Error(kFailed) when a step failed, Error(kCapacity) when the service stopped or cancel() was called.
   bool next(std::string& text);
+  // Ends the request soon, in the queue too; from any thread.
+  void cancel();
   std::string_view finish_reason() const;  // "stop" or "length"
   const Usage& usage() const;
 

@@ -17,7 +17,7 @@ bool JsonNode::has(const char* key) const {
 JsonNode JsonNode::at(const char* key) const {
   if (!value.is_object()) refuse("not an object", value.type_name(), "an object");
   const auto found = value.find(key);
-  if (found == value.end()) refuse("member missing", key, "");
+  if (found == value.end()) JsonNode{value, path + "." + key}.refuse("a member is missing", "", "");
   return {*found, path + "." + key};
 }
 

@@ -28,11 +28,18 @@ std::string printable(std::string_view text, size_t max_shown_bytes) {
   return out;
 }
 
+// A JSON path as a sentence takes it: the root alone, "$" or "FILE: $", is the whole file.
+std::string readable_path(const std::string& path) {
+  constexpr std::string_view kRoot = "$";
+  const bool is_root = path == kRoot || path.ends_with(": $");
+  return is_root ? path.substr(0, path.size() - kRoot.size()) + "the whole file" : path;
+}
+
 }  // namespace
 
 std::string format_error(const ErrorParts& parts) {
   std::string text = printable(parts.what, kMaxSentenceBytes);
-  if (!parts.path.empty()) text += ": " + printable(parts.path, kMaxValueBytes);
+  if (!parts.path.empty()) text += ": " + printable(readable_path(parts.path), kMaxValueBytes);
   if (!parts.value.empty()) {
     text += std::string(parts.path.empty() ? ":" : " is") + " '" + printable(parts.value, kMaxValueBytes) + "'";
   }

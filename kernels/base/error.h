@@ -38,6 +38,7 @@ class Error : public std::runtime_error {
 };
 
 // "what: PATH is 'VALUE'; allowed: ALLOWED; ACTION", leaving out what is empty. One line, control characters escaped.
+// The root of a JSON file, "$", reads "the whole file".
 std::string format_error(const ErrorParts& parts);
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);

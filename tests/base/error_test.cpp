@@ -12,3 +12,11 @@ TEST_CASE("an error message says what, where, the value, what is allowed and wha
 TEST_CASE("control characters in a value cannot forge a second line") {
   CHECK(ft::format_error({"bad name", "a\nb\x1b", "", "", ""}) == "bad name: 'a\\x0ab\\x1b'");
 }
+
+TEST_CASE("the root of a JSON file reads as a sentence") {
+  CHECK(ft::format_error({"value refused", "array", "an object", "", "$"}) ==
+        "value refused: the whole file is 'array'; allowed: an object");
+  CHECK(ft::format_error({"value refused", "array", "", "", "a.json: $"}) ==
+        "value refused: a.json: the whole file is 'array'");
+  CHECK(ft::format_error({"value refused", "1", "", "", "a.json: $.b"}) == "value refused: a.json: $.b is '1'");
+}

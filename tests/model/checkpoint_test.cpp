@@ -134,6 +134,8 @@ TEST_CASE("missing files are named") {
   CHECK(mentions(index_error("gone.safetensors"), {"gone.safetensors"}));
   folder.write("config.json", "[1]");
   CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json", "object"}));
+  CHECK(mentions(error_of([&] { load_model_config(folder.path() + "/gone"); }), {"no such model folder", "gone"}));
+  CHECK(mentions(error_of([&] { load_model_config(folder.path() + "/config.json"); }), {"is a file", "folder"}));
 }
 
 TEST_CASE("other files in the folder are ignored") {

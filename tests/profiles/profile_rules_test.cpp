@@ -33,6 +33,14 @@ TEST_CASE("the sample obeys every rule") {
   CHECK(refusal([](ft::Profile&) {}) == "");
 }
 
+TEST_CASE("the batch that is served is the largest that was tuned") {
+  const std::string allowed = "; allowed: 4, the largest of conditions.batches; to serve another one, tune for it";
+  for (const int batch : {3, 5, 64}) {
+    CHECK(refusal([batch](auto& p) { p.serve.max_batch = batch; }) ==
+          "p refused, value refused: $.serve.max_batch is '" + std::to_string(batch) + "'" + allowed);
+  }
+}
+
 TEST_CASE("the split table fits its strategy") {
   const std::string start = "p refused, value refused: $.serve.";
   CHECK(refusal([](auto& p) {

@@ -2,13 +2,15 @@
 """ft-engine as a user meets it: one answer, the plan, the server's start and end. Checked against: the profile that it was
 given, and issue 2, item 12."""
 import json
+import os
 import signal
 import socket
+import subprocess
 import time
 import unittest
 
-from support import (DONE, FAILED, INTERRUPTED, ONE_POINT, SCRATCH, TINY_MOE, USAGE, ProgramTest, Server, free_port, run, start,
-                     synthetic_model, tiny_profile, tune, wait_for_line)
+from support import (DONE, FAILED, INTERRUPTED, ONE_POINT, SCRATCH, SECONDS, TINY_MOE, USAGE, ProgramTest, Server, command, free_port,
+                     run, start, synthetic_model, tiny_profile, tune, wait_for_line)
 
 
 class EngineTest(ProgramTest):
@@ -72,7 +74,38 @@ class EngineTest(ProgramTest):
             done = run("ft-engine", "--profile", tiny_profile(), "--port", port)
         self.assert_refused(done, FAILED, f"127.0.0.1:{port}", "--port")
         self.assertNotIn("packing", done.stderr)
-        self.assert_refused(run("ft-engine", "--profile", tiny_profile(), "--host", "256.0.0.1"), FAILED, "256.0.0.1")
+        self.assertNotIn("--host", done.stderr)
+
+    def test_a_wrong_host_is_not_a_wrong_port(self):
+        for host in ("256.0.0.1", "no such host", "192.0.2.1"):
+            error = self.assert_refused(run("ft-engine", "--profile", tiny_profile(), "--host", host), FAILED,
+                                        f"--host is '{host}'", "an address or a name of this machine")
+            self.assertNotIn("--port", error)
+
+    def test_on_a_terminal_the_numbers_begin_on_their_own_line(self):
+        for tokens in (1, 8):
+            ours, theirs = os.openpty()
+            process = subprocess.Popen(command("ft-engine", "--profile", tiny_profile(), "--prompt", "In the beginning",
+                                               "--max-tokens", str(tokens)), stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(ours, 4096):
+                    shown += part
+            except OSError:  # how Linux says that the other side was closed
+                pass
+            os.close(ours)
+            self.assertEqual(process.wait(SECONDS), DONE)
+            lines = shown.decode().replace("\r", "").split("\n")
+            self.assertEqual(lines[-1], "")
+            self.assertRegex(lines[-2], rf"^{tokens} tokens? \| ")
+
+    def test_what_is_not_known_is_not_printed(self):
+        done = run("ft-engine", "--profile", tiny_profile(), "--prompt", "In the beginning", "--max-tokens", "1")
+        line = done.stderr.splitlines()[-1]
+        self.assertRegex(line, r"^1 token \| prefill of \d+ in \d\.\d+ s \| predicted [0-9.]+ tok/s \| logits [0-9a-f]{16}$")
+        _, _, err = Server(tiny_profile()).stop(signal.SIGTERM)
+        self.assertRegex(err.splitlines()[-1], r"^0 tokens \| predicted [0-9.]+ tok/s$")
 
     def test_signals_end_a_server_cleanly(self):
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -82,6 +82,8 @@ class ProfileTest(ProgramTest):
             ("$.serve.fetch_of_misses is '3'", cpu_with(fetch_of_misses=[0, 0, 0])),
             ("$.serve.fetch_of_misses[32] is '1'", cpu_with(fetch_of_misses=[0] * 32 + [1])),
             ("$.serve.device is 'cuda'", cpu_with(device="cuda")),
+            ("$.serve.max_batch is '64'", lambda p: p["serve"].update(max_batch=64)),
+            ("$.serve.max_batch is '7'", lambda p: p["serve"].update(max_batch=7)),
             ("$.serve.pinning[1] is '0'", cpu_with(threads=2, pinning=[0, 0])),
         ]
         self.assertLess(cores, 1024)
@@ -125,12 +127,49 @@ class ProfileTest(ProgramTest):
         self.assert_refused(self.engine(self.text, "--model", self.folder), (FAILED, USAGE), "config.json")
         self.assert_refused(self.changed(lambda p: p["serve"].update(model_path=str(self.folder / "gone"))), (FAILED, USAGE), "gone")
         self.assert_refused(self.changed(lambda p: p["serve"].pop("model_path")), USAGE, "$.serve.model_path", "--model")
+        gone = self.folder / "gone"
+        self.assert_refused(self.changed(lambda p: p["serve"].update(model_path=str(gone))), FAILED, "$.serve.model_path",
+                            "--model DIR")
+        self.assert_refused(self.engine(self.text, "--model", gone), FAILED, "no such model folder", "gone")
+        self.assert_refused(run("ft-tune", "--model", gone), FAILED, "no such model folder", "gone")
+        file = TINY_MOE / "config.json"
+        for done in (self.engine(self.text, "--model", file), run("ft-tune", "--model", file, "-o", self.folder / "x.json")):
+            self.assert_refused(done, FAILED, "the model is a file", str(file), "allowed: the folder of a checkpoint")
         config = json.loads((TINY_MOE / "config.json").read_text(encoding="utf-8"))
         other = self.folder / "other"
         other.mkdir()
         (other / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 2e-6}), encoding="utf-8")
         os.symlink(TINY_MOE / "model.safetensors", other / "model.safetensors")
         self.assert_refused(self.engine(self.text, "--model", other), USAGE, "$.identity.model.config_hash")
+
+    def test_a_dry_run_refuses_what_a_start_would(self):
+        """Apart from port and memory: instruction set, tokenizer, chat template, address, prompt, score input."""
+        for name, words in (("avx1024", "unknown instruction set in FT_ISA"), ("AVX2", "FT_ISA")):
+            path = self.folder / "profile.json"
+            path.write_text(self.text, encoding="utf-8")
+            done = run("ft-engine", "--profile", path, "--dry-run", environment={"FT_ISA": name})
+            self.assert_refused(done, USAGE, words, f"'{name}'", "allowed: scalar")
+        folder = self.folder / "model"
+        folder.mkdir()
+        for file in TINY_MOE.iterdir():
+            os.symlink(file, folder / file.name)
+        self.assertEqual(self.engine(self.text, "--model", folder).returncode, DONE)
+        for name, content, words in (("tokenizer.json", "{}", "tokenizer.json: $.model"),
+                                     ("tokenizer.json", "[]", "tokenizer.json: the whole file is 'array'"),
+                                     ("chat_template.jinja", "{% nope %}", "nope")):
+            with self.subTest(name):
+                (folder / name).unlink(missing_ok=True)
+                (folder / name).write_text(content, encoding="utf-8")
+                self.assert_refused(self.engine(self.text, "--model", folder), (FAILED, USAGE), words)
+                (folder / name).unlink()
+                if (TINY_MOE / name).exists():
+                    os.symlink(TINY_MOE / name, folder / name)
+        (folder / "tokenizer.json").unlink()
+        self.assert_refused(self.engine(self.text, "--model", folder, "--prompt", "a"), FAILED, "no tokenizer.json")
+        self.assert_refused(self.engine(self.text, "--host", "300.1.1.1"), FAILED, "--host is '300.1.1.1'")
+        self.assert_refused(self.engine(self.text, "--prompt", "a " * 20000), FAILED, "allowed: at most 4096")
+        score = ("--score", self.folder / "none.json", "--output", self.folder / "out")
+        self.assert_refused(self.engine(self.text, *score), (FAILED, USAGE), "none.json")
 
     def test_memory(self):
         self.assert_refused(self.engine(self.text, "--host-memory", "16MiB"), FAILED, "not enough")
@@ -167,11 +206,21 @@ class OptionTest(ProgramTest):
         self.assert_refused(run("ft-tune", "--model", TINY_MOE, "--routing", "uniform"), USAGE, "--weights synthetic")
 
     def test_help_and_version(self):
-        for program in ("ft-tune", "ft-engine"):
+        for program in ("ft-tune", "ft-engine", "ft-probe"):
             for option in ("--help", "--version"):
                 done = run(program, option)
                 self.assertEqual((done.returncode, done.stderr), (DONE, ""))
                 self.assertIn(program, done.stdout)
+            text = " ".join(run(program, "--help").stdout.split())
+            for part in ("Usage:", "Options:", "Examples:", "Exit codes:", "--version"):
+                self.assertIn(part, text)
+            refused = run("ft-tune", "--model", TINY_MOE, "--weights", "synthetic", "--routing", "nope", "-o", self.folder / "x")
+            names = refused.stderr.split("allowed: ")[-1]
+            self.assertIn("Presets: qwen3-30b, ", text)
+            for name in text.split("Presets: ")[1].split(". ")[0].split(", "):
+                self.assertIn(name, names)
+        self.assert_refused(run("ft-probe", "--probe", "stream,nope"), USAGE, "--probe is 'nope'", "allowed: stream, ")
+        self.assert_refused(run("ft-probe", "--bogus"), USAGE, "--bogus")
 
 
 if __name__ == "__main__":

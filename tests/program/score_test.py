@@ -125,7 +125,7 @@ class RefusedInputTest(ProgramTest):
                  ("$.input_ids[0] is '1.5'", {"input_ids": [1.5]}), ("$.input_ids[1] is 'null'", {"input_ids": [1, None]}),
                  ("$.input_ids[0] is 'true'", {"input_ids": [True]}), ("$.input_ids", {"input_ids": "1 2"}),
                  ("$.input_ids[0] is '18446744073709551615'", {"input_ids": [2**64 - 1]}), ("$.input_ids", {"input_ids": []}),
-                 ("$.input_ids is '4097'", {"input_ids": [1] * 4097}), ("$.input_ids", {"greedy": 1}), ("$ is 'array'", [1]),
+                 ("$.input_ids is '4097'", {"input_ids": [1] * 4097}), ("$.input_ids", {"greedy": 1}), ("the whole file is 'array'", [1]),
                  ("$.nope", {**ids, "nope": 1}), ("$.greedy is '-1'", {**ids, "greedy": -1}),
                  ("$.greedy is '4096'", {**ids, "greedy": 4096}), ("$.greedy", {**ids, "greedy": "1"}),
                  ("$.batch_with is '8'", {**ids, "batch_with": [[1]] * 8}), ("$.batch_with", {**ids, "batch_with": {}}),

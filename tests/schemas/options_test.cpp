@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr const ft::ProgramSpec* kPrograms[] = {&ft::kTuneProgram, &ft::kEngineProgram};
+constexpr const ft::ProgramSpec* kPrograms[] = {&ft::kTuneProgram, &ft::kEngineProgram, &ft::kProbeProgram};
 
 }  // namespace
 

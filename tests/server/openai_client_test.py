@@ -7,6 +7,7 @@ Checked against: the client library's own types, and, for concurrency, the answe
 The last line is "N passed, N failed, N skipped".
 """
 import concurrent.futures
+import http.client
 import json
 import signal
 import socket
@@ -66,6 +67,32 @@ class Engine:
         self.process.send_signal(signal.SIGTERM)
         _, text = self.process.communicate(timeout=30)
         return self.process.returncode, text
+
+
+def ask(port, method, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path)
+    response = connection.getresponse()
+    return response.status, response.headers, response.read().decode()
+
+
+LONG = 3500  # tokens: some seconds of the bundled model
+
+
+def send_request(port, stream):
+    """A connection on which a long answer was asked for."""
+    body = json.dumps({"prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "stream": stream}).encode()
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    return connection
+
+
+def read_all(connection):
+    data = b""
+    while part := connection.recv(1 << 16):
+        data += part
+    return data.decode()
 
 
 def chat(client, text, **options):
@@ -207,6 +234,49 @@ def test_a_client_that_leaves_frees_its_place(engine, client):
         time.sleep(0.1)
 
 
+def running_and_cancelled(engine):
+    requests = json.loads(engine.get("/v1/stats")[1])["requests"]
+    return requests["running"] + requests["waiting"], requests["cancelled"]
+
+
+def test_a_client_that_leaves_an_answer_that_is_not_streamed_is_noticed(engine, client):
+    """Also one that still waits in the queue: more clients than places leave."""
+    before = running_and_cancelled(engine)[1]
+    sockets = [send_request(engine.port, stream=False) for _ in range(12)]
+    deadline = time.time() + 20
+    while running_and_cancelled(engine)[0] < len(sockets):
+        assert time.time() < deadline, "the requests did not arrive"
+        time.sleep(0.01)
+    for connection in sockets:
+        connection.close()
+    left = time.time()
+    while running_and_cancelled(engine)[0] > 0:
+        assert time.time() < left + 20, "requests of clients that left still run"
+        time.sleep(0.01)
+    assert running_and_cancelled(engine)[1] == before + len(sockets)
+
+
+def test_one_model(engine, client):
+    listed = client.models.list().data[0]
+    assert client.models.retrieve(listed.id) == listed
+    error = expect(openai.NotFoundError, lambda: client.models.retrieve("nope"))
+    assert error.body["code"] == "model_not_found" and "nope" in error.body["message"]
+
+
+def test_wrong_methods_and_paths(engine, client):
+    wrong = [("GET", "/v1/completions", "POST"), ("PUT", "/v1/chat/completions", "POST"), ("POST", "/health", "GET, HEAD"),
+             ("DELETE", "/v1/models/default", "GET, HEAD"), ("POST", "/v1/models", "GET, HEAD"), ("PATCH", "/v1/stats", "GET, HEAD")]
+    for method, path, allowed in wrong:
+        status, headers, body = ask(engine.port, method, path)
+        assert (status, headers["Allow"]) == (405, allowed), (method, path, status)
+        error = json.loads(body)["error"]
+        assert error["type"] == "invalid_request_error" and error["code"] == "method_not_allowed"
+    for path in ("/v1", "/v1/modelsx", "/v1/models/", "/v1/completions/x"):
+        status, headers, body = ask(engine.port, "GET", path)
+        assert (status, headers["Allow"], json.loads(body)["error"]["code"]) == (404, None, "not_found"), path
+    assert ask(engine.port, "HEAD", "/v1/models")[0] == 200
+
+
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
 
 
@@ -225,8 +295,17 @@ def main():
             failed += 1
             print(f"FAILED  {test.__name__}: {type(error).__name__}: {error}", flush=True)
     busy = subprocess.run(command + ["--port", str(engine.port)], capture_output=True, text=True, timeout=60)
+    streamed, whole = (send_request(engine.port, stream) for stream in (True, False))
+    start = streamed.recv(1 << 12).decode()  # its answer has begun
+    while running_and_cancelled(engine)[0] < 2:
+        time.sleep(0.01)
     code, text = engine.stop()
-    checks = [("a busy port is one clear error, exit code 1", busy.returncode == 1 and str(engine.port) in busy.stderr),
+    streamed, whole = start + read_all(streamed), read_all(whole)
+    stopping = '"message":"the server is stopping","type":"server_error"'
+    checks = [("a stream ends with an error event when the server stops",
+               streamed.count('data: {"error":{' + stopping) == 1 and streamed.endswith("\r\n0\r\n\r\n")),
+              ("an answer that is not streamed is then 503", whole.startswith("HTTP/1.1 503 ") and stopping in whole),
+              ("a busy port is one clear error, exit code 1", busy.returncode == 1 and str(engine.port) in busy.stderr),
               ("SIGTERM ends it with exit code 0 and a last line of numbers", code == 0 and "tok/s" in text)]
     for name, good in checks:
         failed += not good

@@ -209,3 +209,27 @@ TEST_CASE("errors map to status and OpenAI's form") {
   CHECK(json["error"]["param"] == "field");
   CHECK(json["error"]["message"] == "w: field is 'v'; allowed: a");
 }
+
+TEST_CASE("an unknown field is named, with the fields of its endpoint") {
+  const auto message = [](Endpoint endpoint, const char* body) -> std::string {
+    try {
+      ft::parse_completion_request(endpoint, body, defaults(), 1);
+    } catch (const ft::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string chat_error = message(Endpoint::kChat, R"({"functions": []})");
+  CHECK(chat_error.starts_with("no field of a chat request here: functions is '[]'; allowed: messages, "));
+  CHECK(chat_error.find(", max_tokens, ") != std::string::npos);
+  CHECK(chat_error.find("best_of") == std::string::npos);  // of completions only
+  const std::string completion_error = message(Endpoint::kCompletion, R"({"messages": 1})");
+  CHECK(completion_error.starts_with("no field of a completion request here: messages is '1'; allowed: prompt, "));
+}
+
+TEST_CASE("one model answers as an entry of the list does") {
+  const ft::OrderedJson list = ft::OrderedJson::parse(ft::models_response("m", 5, 64));
+  CHECK(ft::OrderedJson::parse(ft::model_response("m", 5, 64)) == list["data"][0]);
+  CHECK(list["data"].size() == 1);
+  CHECK(list["data"][0]["object"] == "model");
+}
