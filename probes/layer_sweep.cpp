@@ -69,7 +69,8 @@ class LayerSweepProbe final : public Probe {
 
   static void run_engine(ProbeContext& context, Engine& engine, double share, std::vector<Samples>& result) {
     const ExpertGeometry& expert = engine.geometry().expert;
-    const MeasureOptions options = measure_options(context, share);
+    MeasureOptions options = measure_options(context, share);
+    options.shuffle_seed = 1;
     PlanMaker plans(engine.geometry(), context.trace, engine.config().slots);
     const auto grid_of = [&](bool coarse) {
       return sweep_grid(expert, context.base.max_batch, engine.config().slots, coarse);

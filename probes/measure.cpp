@@ -1,12 +1,21 @@
 #include "probes/measure.h"
 
+#include <numeric>
+#include <utility>
+
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/random.h"
 
 namespace ft {
 namespace {
 
 constexpr double kOverrun = 2;  // a slow machine may take twice its time to reach min_samples
+
+// Fisher and Yates; std::shuffle differs between standard libraries.
+void shuffle(std::vector<size_t>& order, Random random) {
+  for (size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[random.below(left)]);
+}
 
 }  // namespace
 
@@ -16,9 +25,13 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
   const ProbeBudget& budget = options.budget;
   std::string reason;
   int rounds = 0;  // kept ones
+  std::vector<size_t> order(series.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   for (int round = 0; reason.empty(); ++round) {
     const bool kept = round >= options.discard_rounds;
-    for (Series& one : series) {
+    if (options.shuffle_seed) shuffle(order, Random(*options.shuffle_seed + static_cast<uint64_t>(round)));
+    for (const size_t index : order) {
+      Series& one = series[index];
       if (options.interrupted && options.interrupted()) {
         reason = "interrupted";
         break;

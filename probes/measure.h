@@ -1,7 +1,9 @@
 // The one loop that takes samples: several series interleaved, so that a drift of the machine meets all of them alike.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,12 +21,15 @@ struct Series {
 struct MeasureOptions {
   ProbeBudget budget;
   int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
+  // Every round takes the series in another order, reproducible for a seed: where a machine changes its speed within a
+  // round, it is not always the same ones that meet it. Empty: the given order.
+  std::optional<uint64_t> shuffle_seed;
   std::function<bool()> interrupted;
   std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
   std::function<double()> clock;           // seconds; empty: now_seconds
 };
 
-// Rounds over all series, one sample each. Stops
+// Rounds over all series, one sample each: value i of every series is of round i. Stops
 //   after max_samples rounds, or when enough() says so:                "samples"
 //   when budget.seconds are over and min_samples rounds are taken:     "time"
 //   when twice budget.seconds are over and one round is taken:         "time", reduced

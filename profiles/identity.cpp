@@ -62,6 +62,7 @@ Comparison compare_all(const Identity& profile, const Identity& machine) {
   compare.text("build.code_hash", profile.build.code_hash, machine.build.code_hash);
   compare.text("model.config_hash", profile.model.config_hash, machine.model.config_hash);
   compare.text("model.index_hash", profile.model.index_hash, machine.model.index_hash);
+  compare.text("model.data_sample_hash", profile.model.data_sample_hash, machine.model.data_sample_hash);
   compare.text("model.family", profile.model.family, machine.model.family);
   compare.text("model.formats", profile.model.formats, machine.model.formats);
   compare.text("model.weights", profile.model.weights, machine.model.weights);

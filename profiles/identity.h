@@ -28,7 +28,10 @@ struct BuildIdentity {
 
 struct ModelIdentity {
   std::string config_hash;
-  std::string index_hash;  // empty with synthetic weights
+  // Both are empty with synthetic weights. index_hash is of the layout: a checkpoint with other weights in the same
+  // tensors has the same. data_sample_hash is of samples of the data (engine/model/checkpoint.h): other weights differ
+  // in it, except where a change of a few tensors meets none of the samples. Neither says that a file is intact.
+  std::string index_hash, data_sample_hash;
   std::string family;
   std::string formats;  // "experts nvfp4, dense bf16"
   std::string weights;  // "checkpoint" or "synthetic:SEED"

@@ -21,9 +21,9 @@
 namespace ft {
 
 inline constexpr int kProfileMajor = 1;
-inline constexpr int kProfileMinor = 0;
+inline constexpr int kProfileMinor = 1;  // 1: identity.model.data_sample_hash
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
-std::string profile_version_text();  // "1.0.0": what is written
+std::string profile_version_text();  // "1.1.0": what is written
 
 struct Conditions {
   std::string commit;  // empty when unknown

@@ -44,6 +44,7 @@ template <class V, MaybeConst<ModelIdentity> T>
 void fields(V& v, T& model) {
   v.required("config_hash", model.config_hash);
   v.unless_empty("index_hash", model.index_hash);
+  v.unless_empty("data_sample_hash", model.data_sample_hash);
   v.required("family", model.family);
   v.required("formats", model.formats);
   v.required("weights", model.weights);

@@ -1,5 +1,9 @@
-// From the probes' samples to the cells that the cost model is fitted to. A cell is the median of its samples, as the
+// From the probes' samples to the cells that the cost model is fitted to. A cell is a median of its samples, as the
 // measured rate of a decode run is: whatever else runs on the machine delays both alike.
+//
+// The median is taken after the speed of each round is divided out. A machine with two speeds, half a second each,
+// gives plain medians that are of either speed by chance (measured: 1.4x between cells that take the same time); a
+// round takes all cells, so its speed is the median over cells of sample over cell.
 #pragma once
 
 #include <span>

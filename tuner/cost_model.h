@@ -7,13 +7,17 @@
 //   t_layer = base + max(t_cpu, t_link(f) + t_slot(hits + f)),  t_arm = a[n > 0] + s n + e (p - n)
 // Device::kHost: the engine computes hits and CPU experts together as one group of work (two barriers: one fixed cost),
 // then the fetched ones in groups as they arrive; only the copies run beside that. With W = max(a_g[hits], a_c[c]) +
-// their slopes, F the slopes of all fetched ones and t_link(n) = a_f + s_f n:
+// their slopes, F the slopes of all fetched ones and t_link(n) = a_f + s_f n, + a_w where nothing else is to compute
+// (the threads fall asleep until the first copy is there, and waking takes its time):
 //   t_layer = base + W                                                           f = 0
 //   t_layer = base + a_g + max(W + F,  t_link(f) + F / f,  t_link(1) + F + a_g[f > 1])
 // (every copy is there in time; the last copy is waited for; the first is, then computing is slower than the link and
 // all the others make one more group).
-// base is router, merge and hand-over: fixed and per token. While copies and other work run together, W takes 1 +
-// contention_compute and the link 1 + contention_link of its time alone. A promotion costs per_promotion.
+// base is router, merge and hand-over: fixed and per token. While copies and W run together, W takes 1 +
+// contention_compute and the link 1 + contention_link of its time alone; what is left of one when the other has ended
+// runs at full speed (measured on two cores: one expert to fetch and 1, 2, 3 on the CPU take 26 + 8, 16, 25 us, three
+// to fetch and one on the CPU 49 + 6, where a link slowed to its end would take 49 + 18). A promotion costs
+// per_promotion.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +43,12 @@ enum class CostTerm : uint8_t {
   kLinkFixed,
   kLinkPerExpert,
   kPerPromotion,
+  kLinkIdle,
   kContentionCompute,
   kContentionLink,
 };
-inline constexpr int kCostTermCount = 13;
-inline constexpr int kLinearTermCount = 11;  // the ones before the contentions
+inline constexpr int kCostTermCount = 14;
+inline constexpr int kLinearTermCount = 11;  // the ones that cells with one arm tell: before kLinkIdle
 
 struct CostTermInfo {
   CostTerm term{};

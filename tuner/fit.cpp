@@ -12,7 +12,13 @@
 namespace ft {
 namespace {
 
-constexpr int kMaxBranchRounds = 30;  // of choosing the binding branch again; settles in two or three
+constexpr int kMaxBranchRounds = 20;  // of choosing binding branches and weights again; branches settle in two or three
+constexpr double kSettled = 1e-4;     // in weights, which are at most 1
+// Beyond it one of both waits for the other: the same for every split.
+constexpr double kMaxContention = 8;
+constexpr double kContentionGrid[] = {0, 0.25, 0.5, 1, 2, 4, kMaxContention};
+constexpr double kShareGrid[] = {0, 0.25, 0.5, 0.75, 1};
+constexpr double kFirstStep = 0.25, kLastStep = 1e-8;
 
 int at(CostTerm term) { return static_cast<int>(term); }
 
@@ -56,85 +62,104 @@ double relative_error(const CostParameters& cost, Device device, const SweepCell
   return std::abs(layer_seconds(cost, device, cell.counts) - cell.seconds) / cell.seconds;
 }
 
-double sum_of_squares(const CostParameters& cost, Device device, const std::vector<SweepCell>& cells) {
+// Huber's loss (Robust Estimation of a Location Parameter, 1964) of relative errors: a cell that other work on the
+// machine spoilt pulls with a constant force, not with one that grows.
+constexpr double kSmallError = 0.05;  // about the spread of a cell's median on a machine that is shared
+
+double loss(const CostParameters& cost, Device device, const std::vector<SweepCell>& cells) {
   double sum = 0;
-  for (const SweepCell& cell : cells) sum += std::pow(relative_error(cost, device, cell), 2);
+  for (const SweepCell& cell : cells) {
+    const double error = relative_error(cost, device, cell);
+    sum += error <= kSmallError ? error * error : kSmallError * (2 * error - kSmallError);
+  }
   return sum;
 }
+double weight_of(double error) { return error <= kSmallError ? 1 : kSmallError / error; }
 
-// Stage one: all linear terms at once, on cells where at most one arm works.
+// Stage one: all linear terms at once, on cells where at most one arm works, by least squares with weights that come
+// from the errors of the round before.
 CostParameters fit_pure(Device device, int threads, const std::vector<SweepCell>& cells, bool fixed_costs) {
   std::vector<Branch> branches(cells.size(), Branch::kLastCopy);
+  std::vector<double> weights(cells.size(), 1);
   CostParameters best;
-  double best_sum = -1;
+  double best_loss = -1;
   for (int round = 0; round < kMaxBranchRounds; ++round) {
     std::vector<double> a, b;
     for (size_t i = 0; i < cells.size(); ++i) {
       const Row row = linear_row(cells[i].counts, device, branches[i]);
+      const double root = std::sqrt(weights[i]);
       for (int term = 0; term < kLinearTermCount; ++term) {
         const bool dropped = cost_terms()[static_cast<size_t>(term)].fixed && !fixed_costs;
-        a.push_back(dropped ? 0 : row[static_cast<size_t>(term)] / cells[i].seconds);
+        a.push_back(dropped ? 0 : root * row[static_cast<size_t>(term)] / cells[i].seconds);
       }
-      b.push_back(1);
+      b.push_back(root);
     }
     const std::vector<double> x = nnls(a, b, kLinearTermCount);
     CostParameters cost;
     cost.threads = threads;
     std::copy(x.begin(), x.end(), cost.value);
-    const double sum = sum_of_squares(cost, device, cells);
-    if (best_sum < 0 || sum < best_sum) {
+    const double here = loss(cost, device, cells);
+    if (best_loss < 0 || here < best_loss) {
       best = cost;
-      best_sum = sum;
+      best_loss = here;
     }
-    bool changed = false;
+    double moved = 0;  // in weights, a changed branch as one
     for (size_t i = 0; i < cells.size(); ++i) {
       const Branch branch = binding_branch(cost, device, cells[i].counts);
-      changed = changed || branch != branches[i];
+      const double weight = weight_of(relative_error(cost, device, cells[i]));
+      moved = std::max({moved, std::abs(weight - weights[i]), branch == branches[i] ? 0.0 : 1.0});
       branches[i] = branch;
+      weights[i] = weight;
     }
-    if (!changed) break;
+    if (moved < kSettled) break;
   }
   return best;
 }
 
-// The time of a cell as a function of one contention is a maximum of lines, so its slope is taken by difference: exact
-// on the binding line.
-double slope(CostParameters cost, Device device, const LayerCounts& counts, CostTerm term) {
-  constexpr double kStep = 1e-6;
-  const double here = layer_seconds(cost, device, counts);
-  cost[term] += kStep;
-  return (layer_seconds(cost, device, counts) - here) / kStep;
+// Stage two: on mixed cells with copies, both contentions, and how much of the link's fixed cost alone is the sleep of
+// threads that have nothing to compute. Three numbers of which the time is no linear function: a grid, then a search
+// from its best point along all axes and diagonals, with steps that halve.
+using Mixed = std::array<double, 3>;  // contention of compute, of the link; share of a_f that is a_w
+
+CostParameters with_mixed(CostParameters cost, const Mixed& x) {
+  const double link_fixed = cost[CostTerm::kLinkFixed];
+  cost[CostTerm::kContentionCompute] = x[0];
+  cost[CostTerm::kContentionLink] = x[1];
+  cost[CostTerm::kLinkIdle] = x[2] * link_fixed;
+  cost[CostTerm::kLinkFixed] = link_fixed - cost[CostTerm::kLinkIdle];
+  return cost;
 }
 
-// Stage two: both contentions on mixed cells with copies, everything else as fitted alone.
-void fit_contention(Device device, const std::vector<SweepCell>& cells, CostParameters& cost) {
+void fit_mixed(Device device, const std::vector<SweepCell>& cells, CostParameters& cost) {
   if (cells.empty()) return;
-  CostParameters best = cost;
-  double best_sum = sum_of_squares(cost, device, cells);
-  for (int round = 0; round < kMaxBranchRounds; ++round) {
-    std::vector<double> a, b;
-    for (const SweepCell& cell : cells) {
-      const double compute = slope(cost, device, cell.counts, CostTerm::kContentionCompute);
-      const double link = slope(cost, device, cell.counts, CostTerm::kContentionLink);
-      const double without = layer_seconds(cost, device, cell.counts) - compute * cost[CostTerm::kContentionCompute] -
-                             link * cost[CostTerm::kContentionLink];
-      a.push_back(compute / cell.seconds);
-      a.push_back(link / cell.seconds);
-      b.push_back((cell.seconds - without) / cell.seconds);
+  const bool sleeps = device == Device::kHost && cost[CostTerm::kLinkFixed] > 0;
+  const Mixed upper = {kMaxContention, kMaxContention, sleeps ? 1.0 : 0.0};
+  Mixed best{};
+  double best_loss = loss(cost, device, cells);
+  const auto consider = [&](Mixed x) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::clamp(x[i], 0.0, upper[i]);
+    const double here = loss(with_mixed(cost, x), device, cells);
+    if (here >= best_loss) return false;
+    best = x;
+    best_loss = here;
+    return true;
+  };
+  for (const double compute : kContentionGrid) {
+    for (const double link : kContentionGrid) {
+      for (const double share : kShareGrid) consider({compute, link, share});
     }
-    const std::vector<double> x = nnls(a, b, 2);
-    const double moved =
-        std::abs(x[0] - cost[CostTerm::kContentionCompute]) + std::abs(x[1] - cost[CostTerm::kContentionLink]);
-    cost[CostTerm::kContentionCompute] = x[0];
-    cost[CostTerm::kContentionLink] = x[1];
-    const double sum = sum_of_squares(cost, device, cells);
-    if (sum < best_sum) {
-      best = cost;
-      best_sum = sum;
-    }
-    if (moved < 1e-9) break;
   }
-  cost = best;
+  for (double step = kFirstStep; step > kLastStep;) {
+    const Mixed from = best;
+    bool moved = false;
+    for (int way = 0; way < 27; ++way) {
+      moved = consider({from[0] + step * (way % 3 - 1), from[1] + step * (way / 3 % 3 - 1),
+                        from[2] + step * (way / 9 - 1)}) ||
+              moved;
+    }
+    if (!moved) step /= 2;
+  }
+  cost = with_mixed(cost, best);
 }
 
 struct Stages {
@@ -158,7 +183,7 @@ Stages split_stages(std::span<const SweepCell> cells) {
 
 CostParameters fit_once(Device device, int threads, const Stages& stages, bool fixed_costs) {
   CostParameters cost = fit_pure(device, threads, stages.pure, fixed_costs);
-  fit_contention(device, stages.contended, cost);
+  fit_mixed(device, stages.contended, cost);
   return cost;
 }
 
@@ -253,7 +278,7 @@ CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, u
   const auto used = static_cast<int>(
       std::count_if(fit.cost.value, fit.cost.value + kLinearTermCount, [](double value) { return value > 0; }));
   const std::vector<double> pure = residuals_of(stages.pure, fit.cost, device, used);
-  const std::vector<double> contended = residuals_of(stages.contended, fit.cost, device, 2);
+  const std::vector<double> contended = residuals_of(stages.contended, fit.cost, device, 3);
   Random random(seed);
   for (int i = 0; i < draws; ++i) {
     Stages redrawn;

@@ -1,7 +1,8 @@
 // From measured cells to the parameters of the cost model.
 //
-// Each arm is fitted where the other arms are empty, contention on mixed cells, all of it non-negative and weighted by
-// 1 / measured (a relative error counts the same in a fast cell and in a slow one). Held-out cells are mixed and take
+// Each arm is fitted where the other arms are empty; contention, and what of the link's fixed cost is sleep, on mixed
+// cells. All of it is non-negative, with a robust loss of relative errors (one counts the same in a fast cell and in a
+// slow one). Held-out cells are mixed and take
 // no part. Intervals come from refitting with resampled residuals. No `decode` sample comes near this file.
 #pragma once
 

@@ -82,7 +82,7 @@ void check_pins(const TuneRequest& request, const Preflight& preflight) {
     throw Error(ErrorKind::kFailed, {.what = "not enough memory for the expert slots of --strategy resident",
                                      .value = std::to_string(all) + " slots",
                                      .allowed = "at most " + std::to_string(std::max<int64_t>(0, bounds.max)),
-                                     .action = "raise --vram-limit or choose another --strategy"});
+                                     .action = std::string(bounds.for_more) + ", or choose another --strategy"});
   }
   if (!preflight.slots) return;
   const int64_t slots = *preflight.slots;
@@ -97,7 +97,7 @@ void check_pins(const TuneRequest& request, const Preflight& preflight) {
   if (!resident && may_have_none) allowed += allowed.empty() ? "0, with --strategy cpu" : ", or 0 with --strategy cpu";
   if (allowed.empty()) allowed = "none: not even " + std::to_string(bounds.min) + " slots fit";
   throw Error(ErrorKind::kUsage, {.what = "option refused",
-                                  .value = std::to_string(slots),
+                                  .value = preflight.slots_asked,
                                   .allowed = allowed,
                                   .action = resident ? "leave --slots out" : "",
                                   .path = "--slots"});
@@ -105,7 +105,7 @@ void check_pins(const TuneRequest& request, const Preflight& preflight) {
 
 std::string slots_text(Strategy strategy, const Preflight& preflight) {
   if (strategy == Strategy::kResident) return resident_fits(preflight) ? "all experts" : "does not fit";
-  if (preflight.slots) return std::to_string(*preflight.slots);
+  if (preflight.slots) return preflight.slots_asked;
   const SlotBounds& bounds = preflight.bounds;
   if (bounds.max < bounds.min) return strategy == Strategy::kCpu ? "0" : "does not fit";
   return fmt::format("{}{} to {}", strategy == Strategy::kCpu ? "0, or " : "", bounds.min, bounds.max);
@@ -127,6 +127,10 @@ Preflight make_preflight(const TuneRequest& request) {
   preflight.base = probe_base_config(preflight.options, geometry, preflight.formats, cpus, preflight.memory);
   preflight.bounds = slot_bounds(geometry, preflight.formats, preflight.base, preflight.memory);
   preflight.slots = pinned_slots(request, geometry);
+  if (preflight.slots) {
+    preflight.slots_asked = std::to_string(*preflight.slots);
+    if (request.slots->percent) preflight.slots_asked += " (" + request.slots_given + ")";
+  }
   check_pins(request, preflight);
   return preflight;
 }

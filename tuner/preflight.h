@@ -22,6 +22,7 @@ struct Preflight {
   MemoryInputs memory;
   SlotBounds bounds;
   std::optional<int64_t> slots;  // pinned, as a count
+  std::string slots_asked;       // the same for people: "96", or "96 (50%)" when a share was asked for
   Identity identity;
 };
 

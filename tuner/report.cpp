@@ -16,6 +16,15 @@ std::string rates(const std::vector<double>& values, size_t point) {
   return point < values.size() ? rate(values[point]) : "-";
 }
 
+// " (50%)" when the slots were pinned as a share: every candidate that runs has this count then.
+std::string share_asked(const Conditions& conditions) {
+  constexpr std::string_view kOption = "--slots ";
+  for (const std::string& forced : conditions.forced) {
+    if (forced.starts_with(kOption) && forced.ends_with('%')) return " (" + forced.substr(kOption.size()) + ")";
+  }
+  return "";
+}
+
 Row header(const Conditions& conditions) {
   Row row = {"strategy", "threads", "slots", "split"};
   for (const int64_t context : conditions.contexts) {
@@ -26,12 +35,13 @@ Row header(const Conditions& conditions) {
 }
 
 // predicted -> measured, so that a reader sees the model's error at every point.
-Row candidate_row(const Candidate& candidate, size_t points) {
+Row candidate_row(const Candidate& candidate, size_t points, const std::string& share) {
   Row row = {(candidate.chosen ? "* " : "  ") + candidate.strategy};
   if (candidate.predicted_tok_s.empty()) {
     row.insert(row.end(), points + 4, "-");
   } else {
-    row.insert(row.end(), {std::to_string(candidate.threads), std::to_string(candidate.slots), candidate.split});
+    row.insert(row.end(),
+               {std::to_string(candidate.threads), std::to_string(candidate.slots) + share, candidate.split});
     for (size_t p = 0; p < points; ++p) {
       row.push_back(rates(candidate.predicted_tok_s, p) + " > " + rates(candidate.measured_tok_s, p));
     }
@@ -62,7 +72,8 @@ std::string decision_table(const Profile& profile) {
   const Conditions& conditions = profile.conditions;
   const size_t points = conditions.contexts.size() * conditions.batches.size();
   std::vector<Row> rows = {header(conditions)};
-  for (const Candidate& candidate : profile.candidates) rows.push_back(candidate_row(candidate, points));
+  const std::string share = share_asked(conditions);
+  for (const Candidate& candidate : profile.candidates) rows.push_back(candidate_row(candidate, points, share));
   std::string text = "decode rates are tokens per second over the whole batch, predicted > measured\n" + render(rows);
   const Decision& d = profile.decision;
   text += fmt::format("\nchoice: {}, {}", d.strategy, d.reason);

@@ -80,6 +80,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   std::sort(request.batches.begin(), request.batches.end());
   if (options.has("--strategy")) request.strategy = strategy_by_name(options.text("--strategy"));
   request.slots = options.count_or_percent("--slots");
+  if (request.slots) request.slots_given = options.given.find("--slots")->second;
   if (const auto threads = options.optional_integer("--threads")) request.threads = static_cast<int>(*threads);
   request.resume = options.flag("--resume");
   request.dry_run = options.flag("--dry-run");

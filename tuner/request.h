@@ -19,6 +19,7 @@ struct TuneRequest {
   std::vector<int64_t> contexts, batches;  // ascending; empty: chosen from the model
   std::optional<Strategy> strategy;
   std::optional<CountOrPercent> slots;
+  std::string slots_given;  // --slots as typed
   std::optional<int> threads;
   bool resume = false;
   bool dry_run = false;

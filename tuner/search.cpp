@@ -81,6 +81,10 @@ class Search {
     if (std::find(remarks.begin(), remarks.end(), text) == remarks.end()) remarks.push_back(text);
   }
 
+  std::string slots_asked() const {
+    return input_.slots_asked.empty() ? std::to_string(*input_.slots) : input_.slots_asked;
+  }
+
   // Slot counts worth a row: all that fits, half of it, the least that works; or the pinned one. Slots for every expert
   // are resident's, which starts with them filled: the other strategies would only get there later.
   std::vector<int64_t> slot_counts(Strategy strategy, const SlotBounds& bounds) {
@@ -93,7 +97,7 @@ class Search {
         }
         return {*input_.slots};
       }
-      reject(strategy, std::to_string(*input_.slots) + " slots asked for, possible are " + range);
+      reject(strategy, slots_asked() + " slots asked for, possible are " + range);
       return {};
     }
     if (bounds.max < bounds.min) {
@@ -119,8 +123,7 @@ class Search {
                     "needs " + std::to_string(all) + " slots, " + std::to_string(bounds.max) + " fit");
     }
     if (input_.slots && *input_.slots != all) {
-      return reject(Strategy::kResident,
-                    "needs all " + std::to_string(all) + " slots, asked for are " + std::to_string(*input_.slots));
+      return reject(Strategy::kResident, "needs all " + std::to_string(all) + " slots, asked for are " + slots_asked());
     }
     result_.ranked.push_back(predict(Strategy::kResident, model, {all, {}, 0, true}));
   }
@@ -309,7 +312,7 @@ class Search {
       reasons += (reasons.empty() ? "" : "; ") + std::string(strategy_name(entry.strategy)) + ": " + entry.reason;
     }
     throw Error(ErrorKind::kFailed, {.what = "no candidate can run (" + reasons + ")",
-                                     .action = "change --slots, --strategy or --vram-limit"});
+                                     .action = "change --slots, --strategy, --vram-limit or --host-memory"});
   }
 
   const SearchInput& input_;

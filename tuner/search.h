@@ -32,6 +32,7 @@ struct SearchInput {
   // Knobs that the user pinned.
   std::optional<Strategy> strategy;
   std::optional<int64_t> slots;
+  std::string slots_asked;  // of `slots`, for people: "96 (50%)"; empty: the count
   std::optional<int> threads;
 };
 

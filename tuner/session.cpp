@@ -67,6 +67,23 @@ class Progress {
   double began_ = 0;
 };
 
+// What --resume goes on from. That there is nothing is refused: a mistyped --output would measure everything again
+// while the user believes that it does not.
+SampleRecord kept_samples(const std::string& path, const std::string& output) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return read_samples(path);
+  const bool finished = std::filesystem::exists(output, ignored);
+  throw Error(
+      ErrorKind::kUsage,
+      {.what = finished ? "--resume refused, there is no samples file, and a profile is there already: a run "
+                          "that writes its profile removes its samples"
+                        : "--resume refused, there is no samples file: no earlier run with this --output got "
+                          "through its first probe",
+       .action = finished ? "leave --resume out to measure again"
+                          : "give the --output of the run that was cut off, or leave --resume out to start anew",
+       .path = path});
+}
+
 class Tuning {
  public:
   explicit Tuning(const TuneRequest& request)
@@ -138,8 +155,15 @@ class Tuning {
   // Read before the model is loaded: it may be refused.
   std::optional<SampleRecord> earlier_samples() const {
     const std::string path = samples_path(request_.output);
-    SampleRecord earlier = read_samples(path);
-    require_identity(earlier.identity, preflight_.identity, {});
+    SampleRecord earlier = kept_samples(path, request_.output);
+    for (const IdentityDifference& difference : compare_identity(earlier.identity, preflight_.identity)) {
+      const auto shown = [](const std::string& value) { return value.empty() ? "none" : "'" + value + "'"; };
+      throw Error(ErrorKind::kUsage,
+                  {.what = "the samples are of something else: $.identity." + difference.field + " is " +
+                           shown(difference.profile_value) + ", here it is " + shown(difference.machine_value),
+                   .action = "leave --resume out to measure again",
+                   .path = path});
+    }
     const ProbeSessionOptions& now = preflight_.options;
     const Conditions& then = earlier.conditions;
     const auto threads = [](const std::vector<std::string>& forced) {
@@ -202,6 +226,20 @@ class Tuning {
     }
     if (!cut) probe.verify(context());
     done_.insert(id);
+    // A profile follows `decode` at once, and --resume always runs it again.
+    if (!cut && id != "decode") keep_samples();
+  }
+
+  // So that whatever ends this process (kill -9, power) costs one probe. Samples that cannot be kept are no reason to
+  // stop measuring: the profile may still be written.
+  void keep_samples() {
+    record_.conditions.spent_seconds = progress_.spent();
+    try {
+      write_samples(samples_path(request_.output), record_);
+    } catch (const Error& error) {
+      if (!warned_) log_warning(std::string("samples are not kept for --resume: ") + error.what());
+      warned_ = true;
+    }
   }
 
   void stop_if_interrupted() {
@@ -239,6 +277,7 @@ class Tuning {
     input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
     input.strategy = request_.strategy;
     input.slots = preflight_.slots;
+    input.slots_asked = preflight_.slots_asked;
     input.threads = request_.threads;
     return input;
   }
@@ -314,6 +353,7 @@ class Tuning {
   ProbeSession session_;
   SampleRecord record_;
   std::set<std::string> done_;
+  bool warned_ = false;
   int64_t throttled_at_start_ = 0;
 };
 

@@ -91,6 +91,7 @@ struct FixedPools {
   int64_t prefill_staging = 0;  // on a GPU
   int64_t device_memory = 0, host_memory = 0;
   bool one_memory = false;
+  bool host_option = false, device_option = false;  // the user's limit binds, not what the machine has
 
   int64_t device() const { return plus(plus(plus(dense, kv), plus(activations, logits)), prefill_staging); }
   int64_t host() const { return plus(banks, staging); }
@@ -118,10 +119,14 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
-  if (config.host_memory_limit_bytes) pools.host_memory = std::min(pools.host_memory, *config.host_memory_limit_bytes);
+  if (config.host_memory_limit_bytes) {
+    pools.host_option = *config.host_memory_limit_bytes <= pools.host_memory;
+    pools.host_memory = std::min(pools.host_memory, *config.host_memory_limit_bytes);
+  }
   pools.device_memory = std::max<int64_t>(0, inputs.device_memory_bytes);
   if (pools.one_memory && pools.device_memory == 0) pools.device_memory = pools.host_memory;
   if (config.device_memory_limit_bytes) {
+    pools.device_option = *config.device_memory_limit_bytes <= pools.device_memory;
     pools.device_memory = std::min(pools.device_memory, *config.device_memory_limit_bytes);
   }
   return pools;
@@ -130,7 +135,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
 struct Want {
   const char* name;
   int64_t bytes;
-  const char* action;
+  std::string action;
 };
 
 // Fails at the first pool, in this order, that is too large for what those before it left.
@@ -148,37 +153,55 @@ void require_fit(std::initializer_list<Want> wants, int64_t memory, const std::s
   }
 }
 
-constexpr const char* kRaiseDevice = "raise --vram-limit";
-constexpr const char* kShortenContext = "lower --context or --batch, or raise --vram-limit";
-constexpr const char* kRaiseHost = "raise --host-memory, free memory, or take a smaller model";
-constexpr const char* kRaiseHostOrContext = "lower --context or --batch, raise --host-memory, or free memory";
+// What gives more of a memory: the option, where the user's limit binds; else the machine itself.
+std::string_view more_device(const FixedPools& pools) {
+  return pools.device_option ? "raise --vram-limit" : "use a device with more memory";
+}
+std::string_view more_host(const FixedPools& pools) {
+  return pools.host_option ? "raise --host-memory" : "free memory";
+}
+
+std::string or_else(std::string_view first, std::string_view second) {
+  return std::string(first) + ", or " + std::string(second);
+}
 
 void require_fixed_fit(const FixedPools& pools) {
-  require_fit({{"dense weights", pools.dense, kRaiseDevice},
-               {"kv cache", pools.kv, kShortenContext},
-               {"activations", pools.activations, "lower --batch, or raise --vram-limit"},
-               {"logits", pools.logits, "lower --batch, or raise --vram-limit"},
-               {"prefill staging", pools.prefill_staging, kRaiseDevice}},
-              pools.device_memory, "device memory");
+  // On the host device slots and banks share one memory, so a device limit says something of its own only below it.
+  if (!pools.one_memory || pools.device_memory < pools.host_memory) {
+    const std::string_view more = more_device(pools);
+    require_fit({{"dense weights", pools.dense, or_else(more, "take a smaller model")},
+                 {"kv cache", pools.kv, or_else("lower --context or --batch", more)},
+                 {"activations", pools.activations, or_else("lower --batch", more)},
+                 {"logits", pools.logits, or_else("lower --batch", more)}},
+                pools.device_memory, "device memory");
+  }
+  const std::string_view more = more_host(pools);
+  const std::string smaller = or_else(more, "take a smaller model");
   if (!pools.one_memory) {
-    require_fit({{"expert banks", pools.banks, kRaiseHost}, {"staging", pools.staging, kRaiseHost}}, pools.host_memory,
-                "host memory");
+    require_fit({{"expert banks", pools.banks, smaller}, {"staging", pools.staging, or_else("lower --batch", more)}},
+                pools.host_memory, "host memory");
     return;
   }
-  require_fit({{"expert banks", pools.banks, kRaiseHost},
-               {"dense weights", pools.dense, kRaiseHost},
-               {"kv cache", pools.kv, kRaiseHostOrContext},
-               {"activations", pools.activations, kRaiseHostOrContext},
-               {"logits", pools.logits, kRaiseHostOrContext},
-               {"staging", pools.staging, kRaiseHostOrContext}},
+  const std::string shorter = or_else("lower --context or --batch", more);
+  require_fit({{"expert banks", pools.banks, smaller},
+               {"dense weights", pools.dense, smaller},
+               {"kv cache", pools.kv, shorter},
+               {"activations", pools.activations, shorter},
+               {"logits", pools.logits, shorter},
+               {"staging", pools.staging, shorter}},
               pools.host_memory, "host memory");
 }
 
 SlotBounds bounds_of(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                      const FixedPools& pools) {
   int64_t left = pools.device_memory - pools.device();
-  if (pools.one_memory) left = std::min(left, pools.host_memory - plus(pools.device(), pools.host()));
   SlotBounds bounds;
+  bounds.for_more = more_device(pools);
+  if (pools.one_memory) {
+    const int64_t left_of_host = pools.host_memory - plus(pools.device(), pools.host());
+    if (left_of_host <= left) bounds.for_more = more_host(pools);
+    left = std::min(left, left_of_host);
+  }
   bounds.max = std::min(left / formats.expert_bytes_max, geometry.total_experts());
   bounds.min = std::min<int64_t>(geometry.expert.experts, int64_t{geometry.expert.top_k} * config.max_batch);
   return bounds;
@@ -200,8 +223,9 @@ void check_slots(const ModelGeometry& geometry, const ModelFormats& formats, con
                  .allowed = "at most " + std::to_string(bounds.max) + " slots beside " + bytes_text(pools.device()) +
                             " on a device of " + bytes_text(pools.device_memory),
                  .action = bounds.max >= bounds.min && !resident
-                               ? "lower --slots, or raise --vram-limit"
-                               : "raise --vram-limit, lower --batch or --context, or choose --strategy cpu",
+                               ? or_else("lower --slots", bounds.for_more)
+                               : or_else(std::string(bounds.for_more) + ", lower --batch or --context",
+                                         "choose --strategy cpu"),
                  .path = "expert slots"});
   }
   throw Error(ErrorKind::kUsage,

@@ -53,6 +53,7 @@ MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& format
 // the strategy cpu with 0 slots can start. Throws like plan_memory when what is not slots does not fit.
 struct SlotBounds {
   int64_t min = 0, max = 0;
+  std::string_view for_more;  // what to change for a larger max, by the limit that binds: "raise --vram-limit"
 };
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);

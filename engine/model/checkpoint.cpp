@@ -1,11 +1,14 @@
 #include "engine/model/checkpoint.h"
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/random.h"
 #include "kernels/host/host_memory.h"
 
 namespace ft {
@@ -146,6 +149,46 @@ std::string Checkpoint::index_hash() const {
     hash_number(hasher, static_cast<uint64_t>(tensor.dtype));
     hash_number(hasher, tensor.shape.size());
     for (const int64_t size : tensor.shape) hash_number(hasher, static_cast<uint64_t>(size));
+  }
+  return hasher.hex();
+}
+
+namespace {
+
+// The data of a safetensors file: what follows its header, whose length was checked when it was parsed.
+std::span<const std::byte> data_of(const MappedFile& file) {
+  uint64_t header = 0;
+  std::memcpy(&header, file.bytes().data(), sizeof header);
+  return file.bytes().subspan(sizeof header + header);
+}
+
+// Ascending in no order, inside data, and overlapping only when it is small.
+std::vector<std::span<const std::byte>> samples_of(std::span<const std::byte> data, size_t file) {
+  const size_t end = std::min(Checkpoint::kSampledEndBytes, data.size());
+  std::vector<std::span<const std::byte>> samples = {data.first(end), data.last(end)};
+  if (data.size() < Checkpoint::kSampledPlaceBytes) return samples;
+  Random random(mix64(data.size()) + file);
+  for (int i = 0; i < Checkpoint::kSampledPlaces; ++i) {
+    const size_t at = random.below(data.size() - Checkpoint::kSampledPlaceBytes + 1);
+    samples.push_back(data.subspan(at, Checkpoint::kSampledPlaceBytes));
+  }
+  return samples;
+}
+
+}  // namespace
+
+std::string Checkpoint::data_sample_hash() const {
+  std::vector<std::vector<std::span<const std::byte>>> samples;
+  for (const MappedFile& file : state_->files) {
+    samples.push_back(samples_of(data_of(file), samples.size()));
+    for (const auto& sample : samples.back()) file.will_read(sample);
+  }
+  Hasher hasher;
+  for (const auto& of_file : samples) {
+    for (const auto& sample : of_file) {
+      hash_number(hasher, sample.size());
+      hasher.add(sample);
+    }
   }
   return hasher.hex();
 }

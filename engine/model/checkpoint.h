@@ -25,6 +25,14 @@ class Checkpoint {
   // Hash over config.json, and over names, dtypes, shapes and file sizes of all tensors (not their data).
   std::string config_hash() const;
   std::string index_hash() const;
+  // Hash over samples of the data of every file: kSampledEndBytes at each end and kSampledPlaces of kSampledPlaceBytes
+  // between, where depends on the number of the file and its size only. Of a file up to about 128 KiB it sees every
+  // byte. It tells another checkpoint of the same layout, not a change that meets no sample. About 150 KiB a file are
+  // read, asked for together before the first is needed: 118 files of a 235B model are 18 MiB.
+  std::string data_sample_hash() const;
+  static constexpr size_t kSampledEndBytes = 64 << 10;
+  static constexpr int kSampledPlaces = 4;
+  static constexpr size_t kSampledPlaceBytes = 4 << 10;
 
  private:
   Checkpoint();

@@ -27,7 +27,11 @@ ModelIdentity collect_model_identity(const Family& family, const WeightSource& s
   const ModelFormats formats = inspect_formats(family, source);
   ModelIdentity model;
   model.config_hash = model_config_hash(source.model_path);
-  if (!source.synthetic) model.index_hash = Checkpoint::open(source.model_path)->index_hash();
+  if (!source.synthetic) {
+    const auto checkpoint = Checkpoint::open(source.model_path);
+    model.index_hash = checkpoint->index_hash();
+    model.data_sample_hash = checkpoint->data_sample_hash();
+  }
   model.family = family.geometry().family;
   model.formats = "experts " + formats.experts + ", dense " + formats.dense;
   model.weights = source.synthetic ? "synthetic:" + std::to_string(source.synthetic_seed) : "checkpoint";

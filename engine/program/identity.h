@@ -10,7 +10,7 @@ namespace ft {
 
 HostIdentity collect_host_identity(const HostTopology& topology, const CpuBudget& cpus);
 BuildIdentity collect_build_identity();
-// Reads config.json and the tensor headers, no weights. Throws Error when the folder is not a checkpoint.
+// Reads config.json, the tensor headers and samples of the weights. Throws Error when the folder is not a checkpoint.
 ModelIdentity collect_model_identity(const Family& family, const WeightSource& source);
 
 }  // namespace ft

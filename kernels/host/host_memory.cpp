@@ -126,6 +126,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::will_read(std::span<const std::byte> part) const {
+  if (part.empty()) return;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
 // From /proc/self/smaps: the kernel may have merged the mapping with a neighbour or split it, so the entries that
 // overlap the buffer are added and each counts at most its overlap.
 PageReport page_report(const HostBuffer& buffer) {

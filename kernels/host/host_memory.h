@@ -50,6 +50,8 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Has the kernel begin to read a part of bytes(), so that many parts are read from a disk at once. Only a hint.
+  void will_read(std::span<const std::byte> part) const;
 
  private:
   const std::byte* data_ = nullptr;

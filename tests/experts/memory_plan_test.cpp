@@ -1,5 +1,5 @@
 // Checked against: properties that hold for every machine and model (the largest slot count starts and one more does
-// not, the pools add up, every refusal names pool, bytes and option), and one plan added up by hand.
+// not, the pools add up, every refusal names pool, bytes and what to change), and one plan added up by hand.
 #include "engine/experts/memory_plan.h"
 
 #include <doctest/doctest.h>
@@ -111,10 +111,12 @@ void check_fits(const Case& c, const MemoryPlan& plan) {
   if (c.inputs.device == Device::kHost) CHECK(device + host <= host_memory(c));
 }
 
-bool has_number_and_option(const Error& error) {
+bool has_number_and_advice(const Error& error) {
   const std::string message = error.what();
-  return message.find(" bytes") != std::string::npos && message.find("--") != std::string::npos &&
-         !error.parts().path.empty();
+  const auto says = [&](const char* words) { return message.find(words) != std::string::npos; };
+  // An option where there is one to change, else what only the machine can change.
+  const bool advice = says("--") || says("free memory") || says("a device with more memory");
+  return says(" bytes") && advice && !error.parts().path.empty();
 }
 
 }  // namespace
@@ -130,7 +132,7 @@ TEST_CASE("over random machines and models the largest slot count starts and one
       bounds = slot_bounds(c.geometry, c.formats, c.config, c.inputs);
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::kFailed);
-      CHECK_MESSAGE(has_number_and_option(error), error.what());
+      CHECK_MESSAGE(has_number_and_advice(error), error.what());
       CHECK(refusal(c, 0).has_value());
       ++refused_fixed;
       continue;
@@ -153,7 +155,7 @@ TEST_CASE("over random machines and models the largest slot count starts and one
       ++started;
     } else {
       REQUIRE(over.has_value());
-      CHECK_MESSAGE(has_number_and_option(*over), over->what());
+      CHECK_MESSAGE(has_number_and_advice(*over), over->what());
       CHECK(over->parts().path == "expert slots");
       ++refused_slots;
     }
@@ -228,7 +230,7 @@ TEST_CASE("every pool that does not fit is named with the option to change") {
     REQUIRE(error.has_value());
     CHECK(error->parts().path == pool);
     CHECK(std::string(error->what()).find(option) != std::string::npos);
-    CHECK(has_number_and_option(*error));
+    CHECK(has_number_and_advice(*error));
   };
   Case c = plain_case();
   const MemoryPlan plan = plan_with(c, 16);
@@ -257,6 +259,36 @@ TEST_CASE("every pool that does not fit is named with the option to change") {
   expect(small, "expert banks", "--host-memory");
   small.config.host_memory_limit_bytes = 256 * kMiB;
   expect(small, "staging", "--host-memory");
+}
+
+TEST_CASE("advice names the limit that binds, and none that was not given") {
+  const auto advice = [](const Case& c, int64_t slots) {
+    const std::optional<Error> error = refusal(c, slots);
+    REQUIRE(error.has_value());
+    return error->parts().action;
+  };
+  const auto names = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
+  Case c = plain_case();
+  c.inputs.device = Device::kHost;
+  c.inputs.device_memory_bytes = 0;
+  const MemoryPlan plan = plan_with(c, 16);
+  const int64_t fixed = plan.device_bytes - plan.pool_bytes("expert slots") + plan.host_bytes;
+  const int64_t dense = plan.pool_bytes("dense weights");
+  for (const int64_t host : {dense - 1, fixed - 1, fixed + 16 * kMiB - 1}) {
+    CAPTURE(host);
+    Case limited = c;  // as the tuner passes it: the limit is in both
+    limited.config.host_memory_limit_bytes = limited.inputs.host_memory_bytes = limited.inputs.device_memory_bytes =
+        host;
+    CHECK(names(advice(limited, 16), "raise --host-memory"));
+    CHECK(!names(advice(limited, 16), "--vram-limit"));
+    limited.config.host_memory_limit_bytes.reset();  // the machine has no more
+    CHECK(names(advice(limited, 16), "free memory"));
+    CHECK(!names(advice(limited, 16), "raise"));
+    limited.inputs.host_memory_bytes = kGiB;
+    limited.config.device_memory_limit_bytes = dense - 1;
+    CHECK(names(advice(limited, 16), "raise --vram-limit"));
+    CHECK(!names(advice(limited, 16), "--host-memory"));
+  }
 }
 
 TEST_CASE("numbers out of range are refused at the bound and one past it") {

@@ -81,6 +81,59 @@ TEST_CASE("the index hash sees names, dtypes and shapes, not data") {
   CHECK(hash({{"ab", {"U8", {3, 2}, "abcdef"}}}) != base);
 }
 
+TEST_CASE("the hash of data samples sees every byte of a small file, both ends of a large one, and swapped files") {
+  const auto hash = [](const std::string& data, const char* name = "ab") {
+    TempFolder folder;
+    folder.write("model.safetensors", safetensors_image({{name, {"U8", {static_cast<int64_t>(data.size())}, data}}}));
+    return Checkpoint::open(folder.path())->data_sample_hash();
+  };
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{6}, size_t{4095}, size_t{4096}, size_t{4097}}) {
+    std::string data(size, 'a');
+    const std::string base = hash(data);
+    CHECK(base.size() == 32);
+    CHECK(hash(data, "cd") == base);  // the layout is index_hash's
+    for (size_t i = 0; i < size; i += 1 + size / 16) {
+      data[i] = 'b';
+      CHECK(hash(data) != base);
+      data[i] = 'a';
+    }
+    CHECK(hash(data + 'a') != base);
+  }
+  const size_t ends = Checkpoint::kSampledEndBytes;
+  std::string large(3 << 20, 'a');
+  const std::string base = hash(large);
+  for (const size_t at : {size_t{0}, ends - 1, large.size() - ends, large.size() - 1}) {
+    large[at] = 'b';
+    CHECK(hash(large) != base);
+    large[at] = 'a';
+  }
+  // Between the ends only the sampled places are seen: four pages of 4 KiB out of 737 are met by few single changes,
+  // and by every change of all bytes, which is what another checkpoint is.
+  int seen = 0;
+  for (size_t at = ends; at < large.size() - ends; at += 64 << 10) {
+    large[at] = 'b';
+    seen += hash(large) != base ? 1 : 0;
+    large[at] = 'a';
+  }
+  CHECK(seen <= Checkpoint::kSampledPlaces);
+  std::fill(large.begin() + static_cast<int64_t>(ends), large.end() - static_cast<int64_t>(ends), 'b');
+  CHECK(hash(large) != base);
+}
+
+TEST_CASE("swapped weights of one layout differ in the hash of samples only") {
+  const auto open = [](const char* first, const char* second) {
+    TempFolder folder;
+    folder.write(kFirst, safetensors_image({{"a", {"U8", {3}, first}}}));
+    folder.write(kSecond, safetensors_image({{"b", {"U8", {3}, second}}}));
+    folder.write(kIndex, Json{{"weight_map", {{"a", kFirst}, {"b", kSecond}}}}.dump());
+    const auto checkpoint = Checkpoint::open(folder.path());
+    return std::pair(checkpoint->index_hash(), checkpoint->data_sample_hash());
+  };
+  CHECK(open("xyz", "uvw").first == open("uvw", "xyz").first);
+  CHECK(open("xyz", "uvw").second != open("uvw", "xyz").second);
+  CHECK(open("xyz", "uvw") == open("xyz", "uvw"));
+}
+
 TEST_CASE("a tensor that the index promises must be in that file, and no tensor in two files") {
   const EditableModel model = read_model(golden_folder("qwen3_moe.b"));
   {

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <set>
+
 namespace ft {
 namespace {
 
@@ -78,6 +81,40 @@ TEST_CASE("an interrupt stops at once and keeps what was measured") {
   measure(never.series, never.options);
   CHECK(never.calls == 0);
   CHECK(samples_of(never.series).empty());  // no values: no series
+}
+
+TEST_CASE("a shuffled round takes every series once, in another order each time, the same for a seed") {
+  const auto orders = [](std::optional<uint64_t> seed) {
+    Bench bench(6, 0.001, {10, 3, 5});
+    std::vector<size_t> taken;
+    for (size_t i = 0; i < bench.series.size(); ++i) {
+      bench.series[i].sample = [&taken, i] {
+        taken.push_back(i);
+        return 100.0 * static_cast<double>(i) + static_cast<double>(taken.size());
+      };
+    }
+    bench.options.shuffle_seed = seed;
+    measure(bench.series, bench.options);
+    for (size_t i = 0; i < bench.series.size(); ++i) {  // the series stay in place: only the turns are shuffled
+      CHECK(bench.series[i].samples.values.size() == 5);
+      for (const double value : bench.series[i].samples.values) CHECK(static_cast<size_t>(value / 100) == i);
+    }
+    return taken;
+  };
+  const std::vector<size_t> taken = orders(7);
+  REQUIRE(taken.size() == 6 * 6);
+  std::set<std::vector<size_t>> different;
+  for (size_t round = 0; round < 6; ++round) {
+    const auto begin = taken.begin() + static_cast<int64_t>(6 * round);
+    std::vector<size_t> order(begin, begin + 6);
+    different.insert(order);
+    std::sort(order.begin(), order.end());
+    CHECK(order == std::vector<size_t>{0, 1, 2, 3, 4, 5});
+  }
+  CHECK(different.size() == 6);
+  CHECK(orders(7) == taken);
+  CHECK(orders(8) != taken);
+  CHECK(orders({})[0] == 0);
 }
 
 TEST_CASE("a sample in seconds, by its unit") {

@@ -37,6 +37,7 @@ const std::vector<Change>& changes() {
       {"build.code_hash", [](Identity& i) { i.build.code_hash += "x"; }},
       {"model.config_hash", [](Identity& i) { i.model.config_hash += "x"; }},
       {"model.index_hash", [](Identity& i) { i.model.index_hash.clear(); }},
+      {"model.data_sample_hash", [](Identity& i) { i.model.data_sample_hash += "x"; }},
       {"model.family", [](Identity& i) { i.model.family += "x"; }},
       {"model.formats", [](Identity& i) { i.model.formats += "x"; }},
       {"model.weights", [](Identity& i) { i.model.weights += "x"; }},

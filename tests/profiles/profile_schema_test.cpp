@@ -224,7 +224,7 @@ TEST_CASE("coordinates of a point take any name but numbers only") {
 
 TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   Json json = sample_json();
-  json["version"] = "1.1.0";
+  json["version"] = "1.2.0";
   json["weather"] = "fine";
   json["identity"]["host"]["altitude_m"] = 400;
   json["candidates"][0]["colour"] = "blue";
@@ -234,6 +234,15 @@ TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   json["serve"]["colour"] = "blue";
   CHECK_THROWS_WITH_AS(ft::parse_profile(json, "p.json"), doctest::Contains("unknown key: $.serve.colour is 'blue'"),
                        ft::Error);
+}
+
+TEST_CASE("a profile of version 1.0, which has no hash of data samples, is read as it was") {
+  Json json = sample_json();
+  json["version"] = "1.0.0";
+  CHECK(json["identity"]["model"].erase("data_sample_hash") == 1);
+  const ft::Profile profile = ft::parse_profile(json, "p.json");
+  CHECK(profile.identity.model.data_sample_hash.empty());
+  CHECK(profile.identity.model.index_hash == "1de8");
 }
 
 TEST_CASE("versions") {

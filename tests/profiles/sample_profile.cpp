@@ -18,6 +18,7 @@ ft::Identity sample_identity() {
   identity.build = {.version = "0.1.0", .compiler = "gcc 12.2.0", .code_hash = "c0de"};
   identity.model = {.config_hash = "c0f1",
                     .index_hash = "1de8",
+                    .data_sample_hash = "da7a",
                     .family = "qwen3_moe",
                     .formats = "experts nvfp4, dense bf16",
                     .weights = "synthetic:7"};

@@ -129,9 +129,19 @@ class ModelTest(ProgramTest):
         for options in ((), ("--dry-run",)):
             done = run("ft-tune", "--model", huge, "--weights", "synthetic", "-o", self.folder / "p.json", *options)
             self.assert_refused(done, FAILED, "not enough", "GiB")
-        for options in (("--host-memory", "8MiB"), ("--vram-limit", "4MiB")):
-            done = run("ft-tune", "--model", TINY_MOE, "-o", self.folder / "p.json", *options)
-            self.assert_refused(done, FAILED, "not enough", "MiB")
+        # The advice names the limit that binds, and no other.
+        both = ("--host-memory", "1MiB", "--vram-limit", "1GiB")
+        for options, binds, other in ((("--host-memory", "8MiB"), "--host-memory", "--vram-limit"),
+                                      (("--host-memory", "1MiB"), "--host-memory", "--vram-limit"),
+                                      (("--vram-limit", "4MiB"), "--vram-limit", "--host-memory"),
+                                      (both, "--host-memory", "--vram-limit"),
+                                      (("--vram-limit", "44MiB", "--strategy", "resident"), "--vram-limit", "--host-memory"),
+                                      (("--host-memory", "52MiB", "--strategy", "resident"), "--host-memory", "--vram-limit")):
+            with self.subTest(options):
+                done = run("ft-tune", "--model", TINY_MOE, "-o", self.folder / "p.json", *options)
+                error = self.assert_refused(done, FAILED, "not enough", "MiB" if "resident" not in options else "slots",
+                                            "raise " + binds)
+                self.assertNotIn(other, error)
         self.assert_no_files()
 
     def test_the_default_context_shrinks_to_the_memory(self):

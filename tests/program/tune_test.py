@@ -68,13 +68,14 @@ class TuneTest(TuneCase):
 
     def test_what_cannot_run_is_a_row_with_its_reason(self):
         """Half of the experts: resident cannot run, and the profile that says so is accepted."""
-        _, profile = self.tune("--slots", "50%", *ONE_POINT)
+        done, profile = self.tune("--slots", "50%", *ONE_POINT)
+        self.assertRegex(done.stdout, r"offload +\d +96 \(50%\) +fetch all")
         rejected = [c for c in profile["candidates"] if c["strategy"] == "resident"]
-        self.assertEqual([c["verdict"] for c in rejected], ["needs all 192 slots, asked for are 96"])
+        self.assertEqual([c["verdict"] for c in rejected], ["needs all 192 slots, asked for are 96 (50%)"])
         self.assertEqual(run("ft-engine", "--profile", self.output, "--dry-run").returncode, DONE)
 
     def test_pins_that_are_refused(self):
-        cases = [(("--slots", "50%", "--strategy", "resident"), "--slots is '96'"),
+        cases = [(("--slots", "50%", "--strategy", "resident"), "--slots is '96 (50%)'"),
                  (("--slots", "191", "--strategy", "resident"), "allowed: 192 or 100%"),
                  (("--slots", "0", "--strategy", "hybrid"), "allowed: 32 to 192"), (("--slots", "31"), "or 0 with"),
                  (("--slots", "193"), "allowed: 32 to 192"), (("--threads", str(CORES + 1)), "usable cores"),
@@ -113,7 +114,10 @@ class TuneTest(TuneCase):
         done = run("ft-tune", "--model", TINY_MOE, "--budget", "1", "-o", self.output, preexec_fn=limit)
         self.assert_refused(done, FAILED, "File too large", str(self.output))
         self.assertEqual(self.output.read_text(encoding="utf-8"), "old")
-        self.assert_no_files(("profile.json",))
+        # The samples of the first probes fit: they are kept, and the last ones are named as not kept.
+        self.assert_no_files(("profile.json", "profile.json.samples.json"))
+        self.assertEqual(done.stderr.count("samples are not kept for --resume"), 1)
+        self.assertIn("stream", probes_of(json.loads(self.samples.read_text(encoding="utf-8"))))
 
     def test_a_lost_stdout_is_a_failure(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -156,8 +160,38 @@ class InterruptTest(TuneCase):
         self.assertEqual([m for m in profile["measurements"] if m["probe"] == "stream"], kept)
         self.assert_no_files(("profile.json",))
 
+    def test_killed_at_once(self):
+        """kill -9 gives no chance to write: what each finished probe measured is there already."""
+        process = start("ft-tune", "--model", TINY_MOE, "-o", self.output, "--budget", "8", "--threads", "1")
+        wait_for_line(process, "] layer_sweep")
+        process.kill()
+        process.communicate()
+        self.assert_no_files(("profile.json.samples.json",))
+        record = json.loads(self.samples.read_text(encoding="utf-8"))
+        self.assertEqual(probes_of(record), {"stream", "expert_single"})
+        done, profile = self.tune("--resume", "--threads", "1", budget="4")
+        self.assertIn("resuming: 2 probes are done", done.stderr)
+        kept = [m for m in profile["measurements"] if m["probe"] in probes_of(record)]
+        self.assertEqual(kept, record["measurements"])
+        self.assert_no_files(("profile.json",))
+
+    def test_samples_of_other_weights(self):
+        self.interrupt("] layer_sweep", "--budget", "8", "--threads", "1")
+        record = json.loads(self.samples.read_text(encoding="utf-8"))
+        record["identity"]["model"]["data_sample_hash"] = "0" * 32
+        self.samples.write_text(json.dumps(record), encoding="utf-8")
+        done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume", "--threads", "1")
+        error = self.assert_refused(done, USAGE, "model.data_sample_hash", str(self.samples), "leave --resume out")
+        self.assertNotIn("--accept-mismatch", error)  # ft-tune has no such option
+
     def test_nothing_to_resume(self):
-        self.assert_refused(run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume"), USAGE, str(self.samples))
+        done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume")
+        self.assert_refused(done, USAGE, str(self.samples), "no samples file", "--output of the run", "leave --resume out")
+        self.assertNotIn("packing", done.stderr)
+        self.assert_no_files()
+        self.output.write_text("{}", encoding="utf-8")
+        done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume")
+        self.assert_refused(done, USAGE, str(self.samples), "a profile is there already", "leave --resume out")
         for text in ("", "{}", '{"version": "2.0.0"}', "[" * 100000):
             self.samples.write_text(text, encoding="utf-8")
             done = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume")

@@ -63,6 +63,19 @@ TEST_CASE("cells are medians of one thread count's points, every third mixed one
   CHECK(mean[0].expert_seconds == doctest::Approx(12.75e-6));
 }
 
+TEST_CASE("the speed of a round is divided out: cells of both speeds compare") {
+  // Three cells of 10, 20 and 30 us over five rounds, the last three at 1.5 times; one sample is delayed, and the last
+  // round was cut before the third cell.
+  std::vector<Samples> samples;
+  samples.push_back(point(2, 0, {10, 10, 15, 15, 15}));
+  samples.push_back(point(2, 1, {20, 90, 30, 30, 30}));
+  samples.push_back(point(2, 2, {30, 30, 45, 45}));
+  const std::vector<SweepCell> cells = sweep_cells(samples, 2);
+  CHECK(cells[0].seconds == doctest::Approx(15e-6));  // the median round's speed
+  CHECK(cells[1].seconds == doctest::Approx(30e-6));
+  CHECK(cells[2].seconds == doctest::Approx(45e-6));  // its plain median is 37.5
+}
+
 // The whole comparison once: sweep and dense fitted, decode of every candidate predicted. Gives predicted over measured
 // rate of each.
 std::map<std::string, double> predicted_over_measured(int batch) {

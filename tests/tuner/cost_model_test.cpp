@@ -23,6 +23,7 @@ CostParameters some_cost() {
   cost[CostTerm::kLinkFixed] = 7e-6;
   cost[CostTerm::kLinkPerExpert] = 50e-6;
   cost[CostTerm::kPerPromotion] = 6e-6;
+  cost[CostTerm::kLinkIdle] = 9e-6;
   cost[CostTerm::kContentionCompute] = 0.5;
   cost[CostTerm::kContentionLink] = 0.2;
   return cost;
@@ -32,18 +33,49 @@ double us(const CostParameters& cost, Device device, const LayerCounts& counts) 
   return layer_seconds(cost, device, counts) * 1e6;
 }
 
+// Two pieces of work that slow each other while both run, in small steps of time: when `mine` has been done.
+struct Overlap {
+  double compute_end = 0;
+  std::vector<double> copy_ends;  // of every copy, in order
+};
+Overlap simulate_overlap(double compute, double slower, const std::vector<double>& copies, double link_slower) {
+  Overlap result;
+  double now = 0, compute_left = compute;
+  size_t at = 0;
+  double copy_left = copies.empty() ? 0 : copies[0];
+  while (compute_left > 0 || at < copies.size()) {
+    const bool both = compute_left > 0 && at < copies.size();
+    const double c = both ? 1 + slower : 1, l = both ? 1 + link_slower : 1;
+    double step = compute_left > 0 ? compute_left * c : 1;
+    if (at < copies.size()) step = compute_left > 0 ? std::min(step, copy_left * l) : copy_left * l;
+    const bool compute_done = compute_left > 0 && step >= compute_left * c;
+    const bool copy_done = at < copies.size() && step >= copy_left * l;
+    now += step;
+    if (compute_left > 0) compute_left -= step / c;
+    if (at < copies.size()) copy_left -= step / l;
+    if (compute_done) {
+      compute_left = 0;
+      result.compute_end = now;
+    }
+    if (copy_done) {
+      result.copy_ends.push_back(now);
+      if (++at < copies.size()) copy_left = copies[at];
+    }
+  }
+  return result;
+}
+
 // The host device as events: one group of hits and CPU experts, then groups of what has arrived.
 double simulated_host_us(const CostParameters& cost, const LayerCounts& n) {
-  const bool both = n.fetched > 0 && n.hits + n.cpu > 0;
-  const double kc = both ? 1 + cost[CostTerm::kContentionCompute] : 1;
-  const double kf = both ? 1 + cost[CostTerm::kContentionLink] : 1;
   const double group = cost[CostTerm::kSlotFixed], one = cost[CostTerm::kSlotPerExpert];
-  double now = 0;
-  if (n.hits > 0 || n.cpu > 0) {
-    const double start = std::max(n.hits > 0 ? group : 0, n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0);
-    now = kc * (start + n.hits * one + n.cpu * cost[CostTerm::kCpuPerExpert]);
-  }
-  const auto there = [&](int i) { return kf * (cost[CostTerm::kLinkFixed] + i * cost[CostTerm::kLinkPerExpert]); };
+  const double start = std::max(n.hits > 0 ? group : 0, n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0);
+  std::vector<double> copies(static_cast<size_t>(n.fetched), cost[CostTerm::kLinkPerExpert]);
+  if (n.fetched > 0) copies[0] += cost[CostTerm::kLinkFixed];
+  if (n.fetched > 0 && n.hits + n.cpu == 0) copies[0] += cost[CostTerm::kLinkIdle];
+  const Overlap overlap = simulate_overlap(start + n.hits * one + n.cpu * cost[CostTerm::kCpuPerExpert],
+                                           cost[CostTerm::kContentionCompute], copies, cost[CostTerm::kContentionLink]);
+  const auto there = [&](int i) { return overlap.copy_ends[static_cast<size_t>(i) - 1]; };
+  double now = overlap.compute_end;
   for (int done = 0; done < n.fetched;) {
     now = std::max(now, there(done + 1));
     int arrived = done + 1;
@@ -64,11 +96,13 @@ TEST_CASE("a layer's time in closed form, host device") {
   CHECK(host(full_counts(1, 3, 0, 0, 0)) == doctest::Approx(11 + 2 + 60));
   CHECK(host(full_counts(1, 0, 0, 2, 0)) == doctest::Approx(11 + 5 + 60));
   CHECK(host(full_counts(1, 0, 0, 2, 1)) == doctest::Approx(11 + 5 + 60 + 6));
-  CHECK(host(full_counts(1, 2, 0, 1, 0)) == doctest::Approx(11 + 5 + 40 + 30));        // one group, one fixed cost
-  CHECK(host(full_counts(1, 0, 2, 0, 0)) == doctest::Approx(11 + 2 + 7 + 100 + 20));   // waits for the last copy
-  CHECK(host(full_counts(1, 1, 1, 0, 0)) == doctest::Approx(11 + 2 + 1.2 * 57 + 20));  // link binds, slowed
+  CHECK(host(full_counts(1, 2, 0, 1, 0)) == doctest::Approx(11 + 5 + 40 + 30));  // one group, one fixed cost
+  // Waits for the last copy, and falls asleep for the first.
+  CHECK(host(full_counts(1, 0, 2, 0, 0)) == doctest::Approx(11 + 2 + 7 + 9 + 100 + 20));
+  // The link binds: slowed while the hit is computed (1.5 * 22 us, of which it works 33 / 1.2), then at full speed.
+  CHECK(host(full_counts(1, 1, 1, 0, 0)) == doctest::Approx(11 + 2 + 33 + (57 - 33 / 1.2) + 20));
   CHECK(host(full_counts(1, 1, 1, 3, 0)) ==
-        doctest::Approx(11 + 2 + 1.5 * (5 + 20 + 90) + 20));  // compute binds, slowed
+        doctest::Approx(11 + 2 + 68.4 + (115 - 68.4 / 1.5) + 20));  // compute binds, slowed for 1.2 * 57 us
   CHECK(host(full_counts(4, 2, 0, 1, 0)) == doctest::Approx(14 + 5 + 40 + 6 * 3 + 30 + 3 * 4));  // further picks
 }
 
@@ -99,8 +133,8 @@ TEST_CASE("a layer's time in closed form, GPU") {
   CHECK(gpu(full_counts(1, 8, 0, 0, 0)) == doctest::Approx(11 + 2 + 160));
   CHECK(gpu(full_counts(1, 6, 2, 0, 0)) == doctest::Approx(11 + 2 + 107 + 160));  // no contention without CPU work
   CHECK(gpu(full_counts(1, 1, 0, 4, 0)) == doctest::Approx(11 + 125));            // CPU binds
-  CHECK(gpu(full_counts(1, 1, 1, 4, 0)) == doctest::Approx(11 + 1.5 * 125));
-  CHECK(gpu(full_counts(1, 6, 1, 1, 0)) == doctest::Approx(11 + 2 + 1.2 * 57 + 140));
+  CHECK(gpu(full_counts(1, 1, 1, 4, 0)) == doctest::Approx(11 + 68.4 + (125 - 68.4 / 1.5)));
+  CHECK(gpu(full_counts(1, 6, 1, 1, 0)) == doctest::Approx(11 + 2 + 52.5 + (57 - 52.5 / 1.2) + 140));
 }
 
 TEST_CASE("a step is the dense part and the expectation over the distribution, not the time of the mean") {
@@ -111,7 +145,7 @@ TEST_CASE("a step is the dense part and the expectation over the distribution, n
   replay.distribution = {{full_counts(1, 2, 0, 0, 0), 4}, {full_counts(1, 0, 2, 0, 0), 2}};
   const DenseCost dense{1, 100e-6, 10e-6, 1e-8, 3e-8};
   CHECK(dense.seconds(2, 500) * 1e6 == doctest::Approx(100 + 20 + 5 + 15));
-  const double layers = (4 * (11 + 2 + 40) + 2 * (11 + 2 + 7 + 100 + 20)) / 2.0;
+  const double layers = (4 * (11 + 2 + 40) + 2 * (11 + 2 + 7 + 9 + 100 + 20)) / 2.0;
   CHECK(step_seconds(cost, dense, Device::kHost, 1000, replay) * 1e6 == doctest::Approx(120 + layers));
 }
 

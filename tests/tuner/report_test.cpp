@@ -58,6 +58,16 @@ TEST_CASE("the table shows every candidate, predicted over measured, and why not
   CHECK(decision_table(small_profile()) == expected);
 }
 
+TEST_CASE("slots that were asked for as a share show it beside the count") {
+  Profile profile = small_profile();
+  profile.conditions.forced = {"--threads 2", "--slots 50%"};
+  const std::string table = decision_table(profile);
+  CHECK(table.find("  offload   2        96 (50%)  fetch all ") != std::string::npos);
+  CHECK(table.find("forced: --slots 50%\n") != std::string::npos);
+  profile.conditions.forced = {"--slots 96"};
+  CHECK(decision_table(profile).find('(') == std::string::npos);
+}
+
 TEST_CASE("a runner-up comes with its margin") {
   Profile profile = small_profile();
   profile.decision.runner_up = "offload";
