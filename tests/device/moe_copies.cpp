@@ -1,7 +1,9 @@
 #include "tests/device/moe_copies.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -118,6 +120,7 @@ void test_proxy_timeout(Report& report) {
   CopyRig rig(2, 2, 4096, stream);
   cuda::CopyProxy proxy(2);
   rig.set_copies({0, 1}, 2, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the thread has started and gone to sleep
   const double begin = now_seconds();
   proxy.post(rig.work, false, rig.blob_bytes, kShortNs, stream.handle());
   proxy.wait(false, kShortNs, stream.handle());

@@ -205,7 +205,8 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t stride, 
     rig.restore(content, stride);
   }
   for (int step = 0; step < steps; ++step) {
-    const int tokens = 1 + static_cast<int>(random.below(static_cast<uint64_t>(shape.max_tokens)));
+    int tokens = 1 + static_cast<int>(random.below(static_cast<uint64_t>(shape.max_tokens)));
+    if (step == 0) tokens = shape.max_tokens;
     for (int layer = 0; layer < shape.layers; ++layer) {
       const std::vector<int32_t> ids = random_ids(random, tokens, shape.top_k, shape.experts);
       const std::vector<int> split = random_split(random, rig.max_distinct());

@@ -21,7 +21,7 @@ struct Report {
 
  private:
   static void print(const char* word, const std::string& name, const std::string& detail) {
-    std::printf("%-8s%-52s%s\n", word, name.c_str(), detail.c_str());
+    std::printf("%-8s%-60s %s\n", word, name.c_str(), detail.c_str());
     std::fflush(stdout);  // a hang shows where it is
   }
 };
