@@ -51,6 +51,14 @@ void print(const std::string& name, double seconds, int64_t bytes, double copy_r
   std::fflush(stdout);
 }
 
+// `to` holds `block` a whole number of times.
+void repeat_on_device(Context& context, const HostArray<std::byte>& block, const cuda::DeviceBuffer& to) {
+  cuda::copy_to_device(to.data(), block.data(), block.size(), context.stream.handle());
+  for (int64_t at = block.size(); at < to.bytes(); at += block.size()) {
+    cuda::copy_on_device(to.data() + at, to.data(), block.size(), context.stream.handle());
+  }
+}
+
 constexpr int kItems = 8;
 
 // Eight experts, `tokens` pairs each, of `sets` sets one after the other.
@@ -68,9 +76,7 @@ struct ExpertBench {
     Random random(1);
     HostArray<std::byte> blob(layout.bytes);
     fill_expert(layout, Weights::kOrdinary, random, blob.data());
-    for (int64_t i = 0; i < sets * kItems; ++i) {
-      cuda::copy_to_device(blobs.data() + i * layout.bytes, blob.data(), layout.bytes, context.stream.handle());
-    }
+    repeat_on_device(context, blob, blobs);
     x.write(random_rows(context, tokens, hidden, Activations::kNormal, random));
     cuda::fill_zero(activated.data(), activated.bytes(), context.stream.handle());
     args.layout = layout;
@@ -144,9 +150,7 @@ void bench_matvec(Context& context, double copy_rate, const FormatInfo& format, 
   HostArray<std::byte> w(layout.bytes);
   fill_matrix(layout, Weights::kOrdinary, random, w.data());
   const cuda::DeviceBuffer matrices(copies * layout.bytes);
-  for (int64_t i = 0; i < copies; ++i) {
-    cuda::copy_to_device(matrices.data() + i * layout.bytes, w.data(), layout.bytes, context.stream.handle());
-  }
+  repeat_on_device(context, w, matrices);
   const DeviceArray<uint32_t> x(context, random_rows(context, tokens, cols, Activations::kNormal, random));
   const cuda::DeviceBuffer y(tokens * rows * 4);
   cuda::MatvecArgs args;

@@ -69,6 +69,7 @@ void test_router(Context& context) {
   Random random(1234);
   for (const int64_t experts : {1, 2, 15, 16, 17, 31, 32, 33, 60, 64, 100, 128, 256, 384, 512, 4096}) {
     for (const int64_t wanted : {1, 2, 3, 4, 5, 6, 7, 8, 64}) {
+      if (wanted > 1 && wanted < 8 && experts != 60 && experts != 128) continue;  // every k for two sizes
       const auto k = static_cast<int>(std::min(wanted, experts));
       const int64_t count = kTokens * (experts + kGap);
       const bool renormalize = random.below(2) == 0;
