@@ -1,4 +1,4 @@
-// device_test_engine [strategies] [history] [batch] [chunks] [probes] [golden] [heldout]
+// device_test_engine [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
 //
 // The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
 // strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
@@ -129,6 +129,21 @@ void test_strategies(Context& context) {
     guarded(context, group, "cpu without slots", [&] {
       Engine engine(model, config, kDevicePlenty);
       return compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
+    });
+  }
+}
+
+// Few steps: what compute-sanitizer runs.
+void test_nowait(Context& context) {
+  LoadedModel model = model_at(data_path("tiny-moe"));
+  const int64_t vocab = model.family->geometry().vocab;
+  const Continuation expected = on_host(model, 8, 4);
+  for (const Strategy strategy : kStrategies) {
+    EngineConfig config = on_device(model, strategy, 24);
+    config.no_wait = true;
+    guarded(context, "no-wait mode", name_of(config), [&] {
+      Engine engine(model, config, kDevicePlenty);
+      return compare(run_greedy(engine, some_ids(8, vocab, 1), 4), expected, vocab);
     });
   }
 }
@@ -321,8 +336,8 @@ void test_heldout(Context& context) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"history", test_history}, {"batch", test_batch},
-                                 {"chunks", test_chunks},         {"probes", test_probes},   {"golden", test_golden},
-                                 {"heldout", test_heldout}};
+  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},  {"history", test_history},
+                                 {"batch", test_batch},           {"chunks", test_chunks},  {"probes", test_probes},
+                                 {"golden", test_golden},         {"heldout", test_heldout}};
   return run_tests(argc, argv, kTests);
 }
