@@ -225,12 +225,12 @@ void CopyProxy::end() { state_->set_activity(State::kAsleep); }
 void CopyProxy::post(const LayerWork& work, bool promotions, int64_t blob_bytes, uint64_t timeout_ns,
                      StreamHandle stream) {
   post_kernel<<<1, kPostThreads, 0, stream>>>(state_->view, work, promotions, blob_bytes, timeout_ns);
-  check_launch("post_copies");
+  require_launched("post_copies");
 }
 
 void CopyProxy::wait(bool promotions, uint64_t timeout_ns, StreamHandle stream) {
   wait_for_copies_kernel<<<1, 1, 0, stream>>>(state_->view, promotions, timeout_ns);
-  check_launch("wait_for_copies");
+  require_launched("wait_for_copies");
 }
 
 void CopyProxy::check() const {

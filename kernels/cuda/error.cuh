@@ -17,7 +17,7 @@ inline void check(cudaError_t code, const char* what, const char* action = "") {
 }
 
 // After <<<>>>: the launch itself was refused (a grid or a shared memory size out of range, no code for the device).
-inline void check_launch(const char* kernel) {
+inline void require_launched(const char* kernel) {
   const cudaError_t code = cudaGetLastError();
   if (code != cudaSuccess) throw_cuda(code, std::string("cannot launch the kernel ") + kernel);
 }

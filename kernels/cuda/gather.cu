@@ -74,7 +74,7 @@ void gather(const GatherArgs& args, StreamHandle stream) {
   const int blocks = args.blocks > 0 ? args.blocks : kGatherBlocks;
   gather_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       args.work, args.promotions, static_cast<uint32_t>(args.blob_bytes / kUnitBytes), args.repeat);
-  check_launch("gather");
+  require_launched("gather");
 }
 
 }  // namespace ft::cuda

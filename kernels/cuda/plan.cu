@@ -332,7 +332,7 @@ void plan_layer(const PlanArgs& args, StreamHandle stream) {
           "lower the largest batch");
   }
   plan_kernel<<<1, kPlanThreads, bytes, stream>>>(args, most_distinct);
-  check_launch("plan_layer");
+  require_launched("plan_layer");
 }
 
 }  // namespace ft::cuda

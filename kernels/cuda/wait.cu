@@ -35,12 +35,12 @@ __global__ void finish_kernel(CpuMailbox* box, uint32_t* step_number) {
 
 void wait_for_cpu(const WaitArgs& args, StreamHandle stream) {
   wait_kernel<<<1, 1, 0, stream>>>(args.box, args.ticket, args.layer, args.timeout_ns, args.counters);
-  check_launch("wait_for_cpu");
+  require_launched("wait_for_cpu");
 }
 
 void finish_step(CpuMailbox* box, uint32_t* step_number, StreamHandle stream) {
   finish_kernel<<<1, 1, 0, stream>>>(box, step_number);
-  check_launch("finish_step");
+  require_launched("finish_step");
 }
 
 }  // namespace ft::cuda

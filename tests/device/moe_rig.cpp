@@ -1,0 +1,132 @@
+#include "tests/device/moe_rig.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/base/error.h"
+#include "kernels/ops/activations.h"
+
+namespace ft::device_test {
+namespace {
+
+int distinct_bound(const RigShape& shape) { return std::min(shape.max_tokens * shape.top_k, shape.experts); }
+
+int64_t arena_bytes(const RigShape& shape) {
+  const int64_t keys = int64_t{shape.layers} * shape.experts, pairs = int64_t{shape.max_tokens} * shape.top_k;
+  const int64_t distinct = distinct_bound(shape);
+  return keys * 4 + shape.slots * 20 + pairs * 9 + distinct * 64 + int64_t{shape.max_tokens} * shape.hidden * 2 + 65536;
+}
+
+}  // namespace
+
+void Arena::check_room() const { FT_CHECK(used_ <= device_.bytes()); }
+
+PlanRig::PlanRig(const RigShape& s)
+    : shape(s),
+      mailbox(sizeof(cuda::CpuMailbox)),
+      mailbox_ids(int64_t{s.max_tokens} * s.top_k * 4),
+      mailbox_x(s.max_tokens * activation_words(s.hidden) * 4),
+      arena(arena_bytes(s), stream),
+      max_distinct_(distinct_bound(s)) {
+  const int64_t keys = int64_t{s.layers} * s.experts, pairs = int64_t{s.max_tokens} * s.top_k;
+  args.table = {s.layers,
+                s.experts,
+                s.slots,
+                arena.take<int32_t>(keys),
+                arena.take<int32_t>(s.slots),
+                arena.take<uint64_t>(s.slots),
+                arena.take<uint64_t>(s.slots),
+                arena.take<uint64_t>(cuda::kClockWords)};
+  args.given = {arena.take<int32_t>(max_distinct_), arena.take<int32_t>(max_distinct_), arena.take<int32_t>(3)};
+  args.top_k = s.top_k;
+  args.max_distinct = max_distinct_;
+  args.ids = arena.take<int32_t>(pairs);
+  args.fetch_of_misses = arena.take<int32_t>(max_distinct_ + 1);
+  args.bank = reinterpret_cast<const std::byte*>(uintptr_t{1} << 40);
+  args.blob_bytes = s.blob_bytes;
+  args.slots = reinterpret_cast<std::byte*>(uintptr_t{1} << 41);
+  args.slot_bytes = s.blob_bytes;
+  args.work = {arena.take<cuda::ExpertItem>(max_distinct_),
+               arena.take<int32_t>(3),
+               arena.take<int32_t>(pairs),
+               arena.take<uint8_t>(pairs),
+               arena.take<const std::byte*>(2 * max_distinct_),
+               arena.take<std::byte*>(2 * max_distinct_),
+               arena.take<int32_t>(2),
+               arena.take<uint32_t>(1)};
+  args.counters = arena.take<cuda::StepCounters>(1);
+  args.mailbox = {mailbox.as_device<cuda::CpuMailbox>(), mailbox_ids.as_device<int32_t>(),
+                  mailbox_x.as_device<uint32_t>()};
+  const int64_t words = s.max_tokens * activation_words(s.hidden);
+  auto* x = arena.take<uint32_t>(words);
+  for (int64_t i = 0; i < words; ++i) arena.host(x)[i] = static_cast<uint32_t>(mix64(static_cast<uint64_t>(i)));
+  args.x = x;
+  args.hidden = s.hidden;
+  SlotTable::Content empty;
+  empty.key_of_slot.assign(static_cast<size_t>(s.slots), -1);
+  empty.slots_by_age.resize(static_cast<size_t>(s.slots));
+  std::iota(empty.slots_by_age.begin(), empty.slots_by_age.end(), 0);
+  restore(empty, 1);
+}
+
+void PlanRig::restore(const SlotTable::Content& content, uint64_t stride) {
+  const cuda::SlotTableView& table = args.table;
+  const uint64_t posted = arena.host(table.clock)[cuda::kPosted];
+  std::fill_n(arena.host(table.slot_of_key), int64_t{shape.layers} * shape.experts, -1);
+  std::fill_n(arena.host(table.filled_in), shape.slots, 0);
+  std::fill_n(arena.host(table.clock), static_cast<int>(cuda::kClockWords), 0);
+  for (int slot = 0; slot < shape.slots; ++slot) {
+    const auto key = static_cast<int32_t>(content.key_of_slot[static_cast<size_t>(slot)]);
+    arena.host(table.key_of_slot)[slot] = key;
+    if (key >= 0) arena.host(table.slot_of_key)[key] = slot;
+  }
+  uint64_t stamp = 0;
+  for (const int64_t slot : content.slots_by_age) arena.host(table.used_at)[slot] = stamp += stride;
+  arena.host(table.clock)[cuda::kLastUse] = stamp;
+  arena.host(table.clock)[cuda::kPosted] = posted;
+  arena.upload();
+}
+
+void PlanRig::set_split(const std::vector<int>& fetch_of_misses) {
+  auto* split = const_cast<int32_t*>(args.fetch_of_misses);
+  std::copy(fetch_of_misses.begin(), fetch_of_misses.end(), arena.host(split));
+  arena.upload(split, static_cast<int64_t>(fetch_of_misses.size()));
+}
+
+void PlanRig::set_ids(const std::vector<int32_t>& ids, int tokens) {
+  auto* device = const_cast<int32_t*>(args.ids);
+  std::copy(ids.begin(), ids.end(), arena.host(device));
+  arena.upload(device, static_cast<int64_t>(ids.size()));
+  args.tokens = tokens;
+}
+
+std::vector<int64_t> PlanRig::slots_by_age() const {
+  const uint64_t* used_at = arena.host(args.table.used_at);
+  std::vector<int64_t> slots(static_cast<size_t>(shape.slots));
+  std::iota(slots.begin(), slots.end(), 0);
+  std::sort(slots.begin(), slots.end(), [&](int64_t a, int64_t b) { return used_at[a] < used_at[b]; });
+  return slots;
+}
+
+std::vector<int32_t> random_ids(Random& random, int tokens, int top_k, int experts) {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> taken(static_cast<size_t>(experts));
+  for (int token = 0; token < tokens; ++token) {
+    std::fill(taken.begin(), taken.end(), uint8_t{0});
+    const int present = random.below(8) == 0 ? static_cast<int>(random.below(static_cast<uint64_t>(top_k) + 1)) : top_k;
+    for (int slot = 0; slot < top_k; ++slot) {
+      if (slot >= present) {
+        ids.push_back(-1);
+        continue;
+      }
+      const double u = random.uniform();
+      auto expert = static_cast<int>(u * u * experts);
+      while (taken[static_cast<size_t>(expert)] != 0) expert = (expert + 1) % experts;
+      taken[static_cast<size_t>(expert)] = 1;
+      ids.push_back(expert);
+    }
+  }
+  return ids;
+}
+
+}  // namespace ft::device_test
