@@ -280,7 +280,7 @@ void launch(const AttentionArgs& args, StreamHandle stream) {
   } else {
     attention_kernel<kDims, false><<<grid, kValueThreads + kScoreThreads, 0, stream>>>(args);
   }
-  check_launch("attention");
+  require_launched("attention");
 }
 
 }  // namespace
@@ -292,7 +292,7 @@ void attention_prepare(const AttentionPrepareArgs& args, StreamHandle stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(args.heads + args.kv_heads, kHeadsPerBlock)),
                   static_cast<unsigned>(args.tokens));
   prepare_kernel<<<grid, dim3(kWarp, kHeadsPerBlock), 0, stream>>>(args);
-  check_launch("attention_prepare");
+  require_launched("attention_prepare");
 }
 
 void attention(const AttentionArgs& args, StreamHandle stream) {

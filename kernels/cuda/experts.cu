@@ -154,7 +154,7 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream) {
       gate_up_kernel<kFormat, kMaxTokensPerPass><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
     }
   });
-  check_launch("expert_gate_up");
+  require_launched("expert_gate_up");
 }
 
 void expert_down(const ExpertArgs& args, StreamHandle stream) {
@@ -168,7 +168,7 @@ void expert_down(const ExpertArgs& args, StreamHandle stream) {
       down_kernel<kFormat, kMaxTokensPerPass><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
     }
   });
-  check_launch("expert_down");
+  require_launched("expert_down");
 }
 
 }  // namespace ft::cuda

@@ -134,7 +134,7 @@ void launch(const Product& args, StreamHandle stream) {
     const dim3 grid(static_cast<unsigned>(ceil_div(args.shape.row_tiles, kTilesPerBlock)), groups);
     matvec_kernel<kFormat, kMost><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(args);
   }
-  check_launch("matvec");
+  require_launched("matvec");
 }
 
 }  // namespace

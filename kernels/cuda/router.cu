@@ -114,7 +114,7 @@ void router_top_k(const RouterArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.k == 0) return;
   FT_CHECK(args.experts <= kMaxRoutedExperts && args.k <= args.experts && args.k <= kMaxTopK);
   router_kernel<<<static_cast<unsigned>(args.tokens), kThreads, 0, stream>>>(args);
-  check_launch("router_top_k");
+  require_launched("router_top_k");
 }
 
 }  // namespace ft::cuda

@@ -126,45 +126,45 @@ __global__ void merge_kernel(const MergeArgs args) {
 void embed(const EmbedArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.width == 0) return;
   embed_kernel<<<elements_grid(args.width, args.tokens), kThreads, 0, stream>>>(args);
-  check_launch("embed");
+  require_launched("embed");
 }
 
 void pack_activations(const PackArgs& args, StreamHandle stream) {
   const int64_t words = activation_words(args.cols);
   if (args.tokens == 0 || words == 0) return;
   pack_kernel<<<elements_grid(words, args.tokens), kThreads, 0, stream>>>(args, words);
-  check_launch("pack_activations");
+  require_launched("pack_activations");
 }
 
 void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   const auto blocks = static_cast<unsigned>(args.tokens);
   rmsnorm_pack_kernel<<<blocks, kThreads, 0, stream>>>(args, activation_words(args.cols));
-  check_launch("rmsnorm_pack");
+  require_launched("rmsnorm_pack");
 }
 
 void silu_mul(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   silu_mul_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  check_launch("silu_mul");
+  require_launched("silu_mul");
 }
 
 void add(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   add_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  check_launch("add");
+  require_launched("add");
 }
 
 void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
   if (args.count == 0 || args.cols == 0) return;
   take_rows_kernel<<<elements_grid(args.cols, args.count), kThreads, 0, stream>>>(args);
-  check_launch("take_rows");
+  require_launched("take_rows");
 }
 
 void merge(const MergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   merge_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  check_launch("merge");
+  require_launched("merge");
 }
 
 }  // namespace ft::cuda
