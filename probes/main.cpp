@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/experts/routing_trace.h"
+#include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 #include "probes/expert_set.h"
 #include "probes/measure.h"
@@ -66,6 +67,18 @@ ProbeSessionOptions session_options(const ParsedOptions& options) {
   session.contexts = options.integers("--context");
   for (const int64_t batch : options.integers("--batch")) session.batches.push_back(static_cast<int>(batch));
   session.budget_seconds = options.number("--budget");
+  const DeviceChoice choice = choose_device(options.text("--device"));
+  if (options.text("--device") == "auto") {
+    std::cerr << "device " << device_name(choice.device) << ": " << choice.reason << '\n';
+  }
+  session.device = choice.device;
+  session.gpu = start_device(choice.device);
+  session.device_memory_limit_bytes = options.optional_integer("--vram-limit");
+  session.link_slowdown = static_cast<int>(options.optional_integer("--link-slowdown").value_or(1));
+  if (session.link_slowdown != 1 && session.device != Device::kCuda) {
+    refuse("--link-slowdown", std::to_string(session.link_slowdown), "1 on the host device, which has no link");
+  }
+  if (options.has("--bank-gb")) session.bank_gb = options.number("--bank-gb");
   return session;
 }
 
@@ -120,6 +133,7 @@ int run(const ParsedOptions& options) {
   check_probe_names(wanted_ids);
   ProbeSession session(session_options(options));
   ProbeContext& context = session.context();
+  if (!session.bank_text().empty()) std::cerr << "expert banks: " << session.bank_text() << '\n';
   for (const std::unique_ptr<Probe>& probe : make_probes()) {
     const std::string id(probe->id());
     const bool wanted = wanted_ids.empty() || std::find(wanted_ids.begin(), wanted_ids.end(), id) != wanted_ids.end();

@@ -104,7 +104,7 @@ class Tuning {
       if (probe->id() != "decode") run_probe(*probe);
     }
     stop_if_interrupted();
-    const std::vector<ThreadModel> models = fit_models(record_.measurements, Device::kHost, moe_layers(), kFitSeed);
+    const std::vector<ThreadModel> models = fit_models(record_.measurements, request_.device, moe_layers(), kFitSeed);
     const SearchResult found = search(search_input(models));
     const std::vector<size_t> confirmed = add_candidates(found);
     for (const auto& probe : make_probes()) {
@@ -130,12 +130,13 @@ class Tuning {
     c.dirty = build.dirty;
     c.created = utc_now();
     c.budget_seconds = request_.budget_seconds;
-    c.device = device_name(Device::kHost);
+    c.device = device_name(request_.device);
     c.device_memory_limit_bytes = request_.device_memory_limit_bytes;
     c.contexts = context().contexts;
     c.batches.assign(context().batches.begin(), context().batches.end());
     c.routing_source = context().trace->source;
     c.memory = memory_text();
+    c.banks = session_.bank_text();
     c.likwid = likwid_text(likwid_status());
     c.forced = request_.forced;
     return c;
@@ -166,19 +167,22 @@ class Tuning {
     }
     const ProbeSessionOptions& now = preflight_.options;
     const Conditions& then = earlier.conditions;
-    const auto threads = [](const std::vector<std::string>& forced) {
-      const auto at =
-          std::find_if(forced.begin(), forced.end(), [](const auto& f) { return f.starts_with("--threads"); });
+    const auto pin = [](const std::vector<std::string>& forced, std::string_view option) {
+      const auto at = std::find_if(forced.begin(), forced.end(), [&](const auto& f) { return f.starts_with(option); });
       return at == forced.end() ? std::string() : *at;
+    };
+    const auto same_pin = [&](std::string_view option) {
+      return pin(then.forced, option) == pin(request_.forced, option);
     };
     if (then.contexts == now.contexts &&
         std::equal(then.batches.begin(), then.batches.end(), now.batches.begin(), now.batches.end()) &&
-        then.device_memory_limit_bytes == now.device_memory_limit_bytes &&
-        threads(then.forced) == threads(request_.forced)) {
+        then.device_memory_limit_bytes == now.device_memory_limit_bytes && then.device == device_name(now.device) &&
+        same_pin("--threads") && same_pin("--link-slowdown")) {
       return earlier;
     }
     throw Error(ErrorKind::kUsage,
-                {.what = "the samples are of a run with other --context, --batch, --vram-limit or --threads",
+                {.what = "the samples are of a run with other --context, --batch, --device, --vram-limit, --threads "
+                         "or --link-slowdown",
                  .action = "give the same options, or leave --resume out",
                  .path = path});
   }
@@ -310,6 +314,7 @@ class Tuning {
     profile.conditions = record_.conditions;
     profile.conditions.spent_seconds = progress_.spent();
     profile.conditions.throttled_usec = throttled_usec() - throttled_at_start_;
+    profile.conditions.link = link_condition(record_.measurements);
     profile.conditions.reduced = std::any_of(record_.measurements.begin(), record_.measurements.end(),
                                              [](const Measurement& m) { return m.reduced; });
     profile.measurements = record_.measurements;
@@ -342,7 +347,8 @@ class Tuning {
     serve.prefill_chunk = config.prefill_chunk;
     serve.device_memory_limit_bytes = request_.device_memory_limit_bytes;
     serve.predicted_tok_s = chosen.tok_s[0];
-    serve.ceiling_gbps = mem_read_gbps(record_.measurements, config.threads);
+    if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
+    serve.ceiling_gbps = ceiling_gbps(record_.measurements, config);
     return serve;
   }
 

@@ -19,6 +19,7 @@ class DeviceWeights {
   // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
   const std::byte* bank(int layer) const;
   const ModelWeights& host() const { return host_; }
+  double register_seconds() const { return register_seconds_; }
 
  private:
   std::byte* take(int64_t bytes);
@@ -30,6 +31,7 @@ class DeviceWeights {
   std::vector<const float*> vectors_;
   std::vector<EmbeddingTable> tables_;
   cuda::RegisteredMemory banks_;
+  double register_seconds_ = 0;
 };
 
 }  // namespace ft
