@@ -55,8 +55,8 @@ struct ProbeContext {
   const HostTopology* topology = nullptr;
   const CpuBudget* cpus = nullptr;
   const MemoryBudget* memory = nullptr;
-  LoadedModel model;  // null members when a probe runs without a model
-  EngineConfig base;  // device, batch, context: what candidates share
+  LoadedModel model;                     // null members when a probe runs without a model
+  EngineConfig base;                     // device, batch, context: what candidates share
   std::optional<cuda::DeviceFacts> gpu;  // on cuda
   MemoryInputs memory_inputs;
   std::shared_ptr<const RoutingTrace> trace;  // real or generated expert choices

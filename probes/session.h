@@ -23,7 +23,7 @@ struct ProbeSessionOptions {
   std::optional<cuda::DeviceFacts> gpu;  // of start_device(device)
   int link_slowdown = 1;                 // EngineConfig::link_slowdown
   double bank_gb = 0;                    // of the probe `bank`; 0: as much as is reasonable
-  int64_t served_context = 0;     // context that the engines shall hold beside what `contexts` need, if memory allows
+  int64_t served_context = 0;  // context that the engines shall hold beside what `contexts` need, if memory allows
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
   bool add_candidates = true;         // the four strategies as they are, for `decode` without a tuner
   ProgressFn progress;                // of loading; may throw to end it

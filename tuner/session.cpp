@@ -31,8 +31,9 @@ struct Share {
   std::string_view probe;
   double weight;
 };
-constexpr Share kShares[] = {{"stream", 8}, {"expert_single", 10}, {"layer_sweep", 30},
-                             {"dense", 10}, {"overlap", 5},        {"decode", 37}};
+constexpr Share kShares[] = {{"stream", 8},    {"pcie_linear", 4},    {"pcie_gather", 6},  {"handshake", 2},
+                             {"allreduce", 2}, {"expert_single", 10}, {"layer_sweep", 30}, {"dense", 10},
+                             {"overlap", 5},   {"decode", 37}};
 
 double weight_of(std::string_view probe) {
   for (const Share& share : kShares) {
@@ -100,7 +101,11 @@ class Tuning {
   Profile run() {
     if (earlier_) resume(*earlier_);
     progress_.start();
-    for (const auto& probe : make_probes()) {
+    const auto probes = make_probes();
+    for (const auto& probe : probes) {
+      if (probe->id() != "decode" && !probe->applies(context()).yes) not_here_.emplace(probe->id());
+    }
+    for (const auto& probe : probes) {
       if (probe->id() != "decode") run_probe(*probe);
     }
     stop_if_interrupted();
@@ -206,7 +211,7 @@ class Tuning {
     bool coming = false;
     for (const Share& share : kShares) {
       coming = coming || share.probe == probe;
-      if (coming && !done_.contains(std::string(share.probe))) weight += share.weight;
+      if (coming && !done_.contains(share.probe) && !not_here_.contains(share.probe)) weight += share.weight;
     }
     return weight == 0 ? 0 : progress_.left() * weight_of(probe) / weight;
   }
@@ -358,7 +363,8 @@ class Tuning {
   std::optional<SampleRecord> earlier_;
   ProbeSession session_;
   SampleRecord record_;
-  std::set<std::string> done_;
+  std::set<std::string, std::less<>> done_;
+  std::set<std::string, std::less<>> not_here_;  // probes that do not apply, `decode` aside
   bool warned_ = false;
   int64_t throttled_at_start_ = 0;
 };

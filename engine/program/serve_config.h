@@ -16,8 +16,8 @@ namespace ft {
 // a value means nothing to this build.
 EngineConfig engine_config_from_serve(const Serve& serve, const std::string& model_path);
 
-// Makes a cuda profile's device the one that this process uses, and gives its facts; nothing with a host profile. Throws
-// Error(kUsage) with the JSON path when there is no device, kFailed when it cannot be used.
+// Makes a cuda profile's device the one that this process uses, and gives its facts; nothing with a host profile.
+// Throws Error(kUsage) with the JSON path when there is no device, kFailed when it cannot be used.
 std::optional<cuda::DeviceFacts> start_served_device(const EngineConfig& config);
 
 // Refuses values of `serve` that this host or this model cannot have: threads, CPUs to pin to, lengths, slots, the

@@ -40,7 +40,7 @@ class TuneTest(TuneCase):
         self.assertEqual(profile["conditions"]["budget_seconds"], 5)
         self.assertEqual(profile["conditions"]["forced"], [])
         self.assertEqual(probes_of(profile), {"stream", "expert_single", "layer_sweep", "dense", "overlap", "decode"})
-        self.assertEqual({s["probe"] for s in profile["skipped"]}, {"pcie_linear", "pcie_gather"})
+        self.assertEqual({s["probe"] for s in profile["skipped"]}, {"pcie_linear", "pcie_gather", "handshake", "allreduce", "bank"})
         self.assertNotIn("s left]", done.stdout)
         self.assertIn("s left] decode", done.stderr)
         self.assertIn("choice: " + profile["serve"]["strategy"], done.stdout)
