@@ -39,9 +39,9 @@ using SplitTable = std::vector<int>;
 inline constexpr int kMaxBatch = 64;          // sequences decoded together
 inline constexpr int kMaxPrefillChunk = 512;  // tokens of one prefill step
 inline constexpr int kMaxThreads = 1024;
-inline constexpr int kMaxLinkSlowdown = 64;
 inline constexpr int kMaxExperts = 4096;  // experts of a layer; kMaxTopK of them per token: kernels/ops/rows.h
 inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxLinkSlowdown = 64;  // from PCIe 5 x16 down to less than 1 GB/s
 
 struct EngineConfig {
   WeightSource weights;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/runtime/device.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
@@ -79,12 +80,17 @@ class DecodeProbe final : public Probe {
   // Candidates whose engines fit in memory together are interleaved; the others follow.
   static size_t group_end(const ProbeContext& context, size_t begin) {
     const ModelWeights& weights = *context.model.weights;
-    int64_t left = context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total;
+    const bool on_gpu = context.memory_inputs.device == Device::kCuda;
+    // The banks are there once, and on a GPU the dense weights; on the host device they are counted in every plan.
+    int64_t left = on_gpu ? offered_device_bytes(*context.gpu) - weights.formats.dense_bytes
+                          : context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total;
     size_t end = begin;
     for (; end < context.candidates.size(); ++end) {
       const EngineConfig& config = context.candidates[end].config;
       left -= plan_memory(weights.geometry, weights.formats, config, context.memory_inputs).device_bytes;
+      if (on_gpu) left += weights.formats.dense_bytes;
       if (left < 0 && end > begin) break;
+      if (on_gpu) left -= kDeviceReserveBytes;  // of the next engine: graphs of its own
     }
     return end;
   }
@@ -169,13 +175,23 @@ class DecodeProbe final : public Probe {
     return one;
   }
 
+  // On a GPU the pool has work only where an expert ran on the CPU, and one expert may have fewer row tiles than the
+  // pool has threads.
+  static bool threads_as_asked(const ProbeContext& context, const EngineConfig& config, const EngagedRecord& engaged,
+                               const EngineCounters& counters) {
+    if (config.device == Device::kHost) return engaged.threads_worked == config.threads;
+    if (counters.expert_cpu == 0) return engaged.threads_worked == 0;
+    const int64_t tiles = context.model.weights->bank.layout(0).gate.row_tiles;
+    return tiles < config.threads ? engaged.threads_worked > 0 : engaged.threads_worked == config.threads;
+  }
+
   // What worked must be what was asked, and all candidates must give the same answer, bit by bit, at the same token.
   void check(const ProbeContext& context, const Group& group) {
     for (size_t i = 0; i < group.engines.size(); ++i) {
       const DecodeCandidate& candidate = context.candidates[group.begin + i];
       const EngagedRecord engaged = group.engines[i]->engaged();
       if (engaged.strategy != strategy_name(candidate.config.strategy) || engaged.slots != candidate.config.slots ||
-          engaged.threads_worked != candidate.config.threads) {
+          !threads_as_asked(context, candidate.config, engaged, group.engines[i]->counters())) {
         mismatch_ = candidate.name + " engaged " + engaged.strategy + ", " + std::to_string(engaged.slots) +
                     " slots, " + std::to_string(engaged.threads_worked) + " threads";
       }

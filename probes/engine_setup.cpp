@@ -28,7 +28,8 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   config.fetch_of_misses.assign(static_cast<size_t>(distinct) + 1, 0);
   config.promote_bytes_per_layer = 0;
   const SlotBounds bounds = slot_bounds(weights.geometry, weights.formats, config, context.memory_inputs);
-  const int64_t cold = kColdFactor * context.topology->last_level_cache_bytes / weights.formats.expert_bytes_max;
+  const int64_t cache = context.gpu ? context.gpu->l2_bytes : context.topology->last_level_cache_bytes;
+  const int64_t cold = kColdFactor * cache / weights.formats.expert_bytes_max;
   config.slots = std::clamp(std::max<int64_t>(cold, 4 * distinct), bounds.min, std::max(bounds.min, bounds.max));
   auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
   SlotTable table(static_cast<int>(weights.geometry.moe_layers.size()), weights.geometry.expert.experts, config.slots);

@@ -6,10 +6,13 @@
 #include <charconv>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <string>
 
 #include "engine/experts/routing_trace.h"
+#include "engine/runtime/device.h"
 #include "kernels/base/error.h"
+#include "kernels/base/statistics.h"
 #include "probes/expert_set.h"
 #include "probes/measure.h"
 #include "probes/prompts.h"
@@ -66,6 +69,18 @@ ProbeSessionOptions session_options(const ParsedOptions& options) {
   session.contexts = options.integers("--context");
   for (const int64_t batch : options.integers("--batch")) session.batches.push_back(static_cast<int>(batch));
   session.budget_seconds = options.number("--budget");
+  const DeviceChoice choice = choose_device(options.text("--device"));
+  if (options.text("--device") == "auto") {
+    std::cerr << "device " << device_name(choice.device) << ": " << choice.reason << '\n';
+  }
+  session.device = choice.device;
+  session.gpu = start_device(choice.device);
+  session.device_memory_limit_bytes = options.optional_integer("--vram-limit");
+  session.link_slowdown = static_cast<int>(options.optional_integer("--link-slowdown").value_or(1));
+  if (session.link_slowdown != 1 && session.device != Device::kCuda) {
+    refuse("--link-slowdown", std::to_string(session.link_slowdown), "1 on the host device, which has no link");
+  }
+  if (options.has("--bank-gb")) session.bank_gb = options.number("--bank-gb");
   return session;
 }
 
@@ -105,6 +120,21 @@ void print_read_shares(const std::vector<Samples>& all) {
   }
 }
 
+// What the engine's way of fetching reaches of the link's own rate: both probes ran, of the largest copies.
+void print_gather_share(const std::map<std::string, std::vector<Samples>>& all) {
+  double linear = 0;
+  for (const Samples& samples : all.at("pcie_linear")) {
+    if (samples.name == "h2d.bytes=268435456") linear = median(samples.values);
+  }
+  for (const Samples& samples : all.at("pcie_gather")) {
+    const double gbps = median(samples.values);
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, ": %.1f GB/s, %.2f of h2d (%.1f GB/s)", gbps,
+                  linear > 0 ? gbps / linear : 0.0, linear);
+    std::cerr << "pcie_gather/" << samples.name << numbers << '\n';
+  }
+}
+
 // Before minutes of loading: names that no probe has.
 void check_probe_names(const std::vector<std::string>& wanted) {
   const std::vector<std::unique_ptr<Probe>> probes = make_probes();
@@ -120,6 +150,8 @@ int run(const ParsedOptions& options) {
   check_probe_names(wanted_ids);
   ProbeSession session(session_options(options));
   ProbeContext& context = session.context();
+  if (!session.bank_text().empty()) std::cerr << "expert banks: " << session.bank_text() << '\n';
+  std::map<std::string, std::vector<Samples>> samples_of_probe;
   for (const std::unique_ptr<Probe>& probe : make_probes()) {
     const std::string id(probe->id());
     const bool wanted = wanted_ids.empty() || std::find(wanted_ids.begin(), wanted_ids.end(), id) != wanted_ids.end();
@@ -133,6 +165,8 @@ int run(const ParsedOptions& options) {
     const std::vector<Samples> all = probe->run(context);
     probe->verify(context);
     if (id == "expert_single") print_read_shares(all);
+    samples_of_probe[id] = all;
+    if (id == "pcie_gather" && samples_of_probe.contains("pcie_linear")) print_gather_share(samples_of_probe);
     for (const Samples& samples : all) {
       for (const std::string& remark : samples.remarks)
         std::cerr << id << "/" << samples.name << ": " << remark << '\n';

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/runtime/engine.h"
+#include "kernels/cuda/device.h"
 #include "kernels/host/topology.h"
 #include "kernels/registry.h"
 
@@ -54,8 +55,9 @@ struct ProbeContext {
   const HostTopology* topology = nullptr;
   const CpuBudget* cpus = nullptr;
   const MemoryBudget* memory = nullptr;
-  LoadedModel model;  // null members when a probe runs without a model
-  EngineConfig base;  // device, batch, context: what candidates share
+  LoadedModel model;                     // null members when a probe runs without a model
+  EngineConfig base;                     // device, batch, context: what candidates share
+  std::optional<cuda::DeviceFacts> gpu;  // on cuda
   MemoryInputs memory_inputs;
   std::shared_ptr<const RoutingTrace> trace;  // real or generated expert choices
   std::vector<int> thread_counts;             // to sweep
@@ -68,6 +70,7 @@ struct ProbeContext {
   std::vector<int> batches;                 // likewise, each at most base.max_batch
   std::vector<DecodeCandidate> candidates;  // `decode`
   std::vector<int32_t> text_ids;            // tokens of real text, for `decode`: prompt and what follows it
+  double bank_gb = 0;                       // `bank`: 10^9 bytes; 0: as much as is reasonable
 };
 
 struct Applies {
@@ -93,6 +96,9 @@ std::vector<std::unique_ptr<Probe>> make_probes();
 std::unique_ptr<Probe> make_stream_probe();
 std::unique_ptr<Probe> make_pcie_linear_probe();
 std::unique_ptr<Probe> make_pcie_gather_probe();
+std::unique_ptr<Probe> make_bank_probe();
+std::unique_ptr<Probe> make_handshake_probe();
+std::unique_ptr<Probe> make_allreduce_probe();
 std::unique_ptr<Probe> make_expert_single_probe();
 std::unique_ptr<Probe> make_layer_sweep_probe();
 std::unique_ptr<Probe> make_dense_probe();

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/checkpoint.h"
+#include "engine/runtime/cuda/device_weights.h"
+#include "engine/runtime/device.h"
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/host/worker_pool.h"
@@ -43,6 +45,8 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
                                const ModelFormats& formats, const CpuBudget& cpus, const MemoryInputs& memory) {
   EngineConfig base;
   base.weights = options.weights;
+  base.device = options.device;
+  base.link_slowdown = options.link_slowdown;
   base.pinning = cpus.pinning;
   base.threads = options.threads.empty() ? cpus.usable_cores : options.threads.front();
   base.device_memory_limit_bytes = options.device_memory_limit_bytes;
@@ -69,7 +73,8 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
 MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget) {
   const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(budget.available_bytes));
   const int64_t host = std::min(memory, options.host_memory_limit_bytes.value_or(memory));
-  return {Device::kHost, std::min(host, options.device_memory_limit_bytes.value_or(host)), host};
+  const int64_t device = options.gpu ? offered_device_bytes(*options.gpu) : host;
+  return {options.device, std::min(device, options.device_memory_limit_bytes.value_or(device)), host};
 }
 
 ProbeSession::ProbeSession(const ProbeSessionOptions& options)
@@ -88,6 +93,9 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
   context_.budget.seconds = options.budget_seconds;
   context_.interrupted = options.interrupted;
   context_.memory_inputs = probe_memory_inputs(options, memory_);
+  context_.base.device = options.device;
+  context_.gpu = options.gpu;
+  context_.bank_gb = options.bank_gb;
   if (options.weights.model_path.empty()) return;
   std::shared_ptr<const Family> family = make_family(load_model_config(options.weights.model_path));
   plan_model(*family, options);
@@ -124,8 +132,12 @@ std::vector<std::vector<int32_t>> ProbeSession::read_prompts(const ModelGeometry
 
 void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options) {
   WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
-  context_.model.weights = load_weights(*family, options.weights, pool, options.progress);
-  context_.model.family = std::move(family);
+  LoadedModel& model = context_.model;
+  model.weights = load_weights(*family, options.weights, pool, options.progress);
+  model.family = std::move(family);
+  if (options.device != Device::kCuda) return;
+  model.on_device = upload_weights(*model.weights, options.progress);
+  bank_text_ = bank_times_text(bank_times(*model.weights, *model.on_device));
 }
 
 void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& prompts) {

@@ -19,7 +19,11 @@ struct ProbeSessionOptions {
   std::vector<int64_t> contexts;  // empty: 128
   std::vector<int> batches;       // empty: 1
   double budget_seconds = 5;      // of each probe
-  int64_t served_context = 0;     // context that the engines shall hold beside what `contexts` need, if memory allows
+  Device device = Device::kHost;
+  std::optional<cuda::DeviceFacts> gpu;  // of start_device(device)
+  int link_slowdown = 1;                 // EngineConfig::link_slowdown
+  double bank_gb = 0;                    // of the probe `bank`; 0: as much as is reasonable
+  int64_t served_context = 0;  // context that the engines shall hold beside what `contexts` need, if memory allows
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
   bool add_candidates = true;         // the four strategies as they are, for `decode` without a tuner
   ProgressFn progress;                // of loading; may throw to end it
@@ -39,6 +43,8 @@ class ProbeSession {
   // and resident when it fits. Throws Error.
   explicit ProbeSession(const ProbeSessionOptions& options);
   ProbeContext& context() { return context_; }
+  // How long the model's expert banks took from their allocation until the device could read them; empty on the host.
+  const std::string& bank_text() const { return bank_text_; }
 
  private:
   // In this order: what can be refused without the weights is refused before minutes of loading them.
@@ -52,6 +58,7 @@ class ProbeSession {
   CpuBudget cpus_;
   MemoryBudget memory_;
   ProbeContext context_;
+  std::string bank_text_;
 };
 
 }  // namespace ft

@@ -1,10 +1,10 @@
 // The profile: what ft-tune measured, what it chose and why, and exactly what ft-engine does. One JSON file,
 // schemas/profile.schema.json, semantic version in "version".
 //
-// Version rules. The major version must be ours. A minor version adds keys outside `serve` and nothing else (a change
-// of meaning, or a new key in `serve`, is a new major version): a file with a newer minor version is read and the keys
-// that we do not know are ignored outside `serve`. In a file of our minor version or an older one, and always in
-// `serve`, an unknown key is refused.
+// Version rules. The major version must be ours. A minor version adds keys that may be absent and then mean what was
+// before; a change of meaning is a new major version. A file with a newer minor version is read and the keys that we do
+// not know are ignored outside `serve`. In a file of our minor version or an older one, and always in `serve`, an
+// unknown key is refused: what an older engine cannot do it does not pretend to.
 //
 // Thread rule: everything here is a pure function of its arguments and the files named.
 #pragma once
@@ -21,9 +21,10 @@
 namespace ft {
 
 inline constexpr int kProfileMajor = 1;
-inline constexpr int kProfileMinor = 1;  // 1: identity.model.data_sample_hash
+// 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown
+inline constexpr int kProfileMinor = 2;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
-std::string profile_version_text();  // "1.1.0": what is written
+std::string profile_version_text();  // "1.2.0": what is written
 
 struct Conditions {
   std::string commit;  // empty when unknown
@@ -37,6 +38,8 @@ struct Conditions {
   std::vector<int64_t> contexts, batches;
   std::string routing_source;
   std::string memory;               // page sizes granted, for people
+  std::string link;                 // of a GPU, under load, for people; empty when not measured
+  std::string banks;                // of a GPU: how long they took to be ready, for people; empty otherwise
   std::string likwid;               // "used: topology, counters" or why not
   int64_t throttled_usec = 0;       // cgroup throttling while measuring
   std::vector<std::string> forced;  // options that pinned a knob: "--strategy offload"
@@ -114,8 +117,9 @@ struct Serve {
   int64_t max_context = 0;
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;
-  double predicted_tok_s = 0;  // batch 1, smallest context: what stats compare with
-  double ceiling_gbps = 0;     // mem_read with these threads
+  std::optional<int> link_slowdown;  // cuda, for tests: the link moves every blob so many times; absent: once
+  double predicted_tok_s = 0;        // batch 1, smallest context: what stats compare with
+  double ceiling_gbps = 0;           // mem_read with these threads; on cuda see ceiling_gbps() in tuner/measurements.h
 };
 
 struct Profile {

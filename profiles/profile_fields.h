@@ -71,6 +71,8 @@ void fields(V& v, T& conditions) {
   v.required("batches", conditions.batches);
   v.required("routing_source", conditions.routing_source);
   v.required("memory", conditions.memory);
+  v.unless_empty("link", conditions.link);
+  v.unless_empty("banks", conditions.banks);
   v.required("likwid", conditions.likwid);
   v.required("throttled_usec", conditions.throttled_usec);
   v.required("forced", conditions.forced);
@@ -162,6 +164,7 @@ void fields(V& v, T& serve) {
   v.required("max_context", serve.max_context);
   v.required("prefill_chunk", serve.prefill_chunk);
   v.present("device_memory_limit_bytes", serve.device_memory_limit_bytes);
+  v.present("link_slowdown", serve.link_slowdown);
   v.required("predicted_tok_s", serve.predicted_tok_s);
   v.required("ceiling_gbps", serve.ceiling_gbps);
 }

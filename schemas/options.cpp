@@ -4,6 +4,7 @@ namespace ft {
 namespace {
 
 constexpr double kMaxThreadsOption = 1024;
+constexpr double kMaxLinkSlowdownOption = 64;
 constexpr double kMaxBatchOption = 64;
 constexpr double kMaxSlotsOption = 4'194'304;  // experts of the largest model the engine takes: 1024 layers x 4096
 
@@ -77,6 +78,13 @@ constexpr OptionSpec kTuneOptions[] = {
      .low = 1,
      .high = kMaxThreadsOption,
      .help = "Pins the compute threads, the calling one included; at most the usable cores."},
+    {.name = "--link-slowdown",
+     .kind = OptionKind::kInteger,
+     .value_name = "K",
+     .low = 1,
+     .high = kMaxLinkSlowdownOption,
+     .help = "Tests only, device cuda: every expert crosses the link K times, as over a link K times as slow. The "
+             "profile says so and the engine does the same."},
     {.name = "--weights",
      .kind = OptionKind::kWeights,
      .value_name = "SOURCE",
@@ -166,6 +174,10 @@ constexpr OptionSpec kEngineOptions[] = {
      .choices = "serve|reference",
      .help = "Arithmetic of --score: as served, or fp32 activations (host only) for comparison with other "
              "implementations."},
+    {.name = "--no-wait",
+     .kind = OptionKind::kFlag,
+     .help = "Device cuda only: computes the CPU's experts between launches instead of beside them, so that no kernel "
+             "waits for the host. Slow; for compute-sanitizer and profilers."},
     {.name = "--host-memory",
      .kind = OptionKind::kBytes,
      .value_name = "BYTES",
@@ -200,6 +212,30 @@ constexpr OptionSpec kProbeOptions[] = {
      .value_name = "FORMAT:HxI,..",
      .help = "Other expert geometries for expert_single, format and hidden by intermediate size: nvfp4:2560x640."},
     {.name = "--probe", .kind = OptionKind::kTexts, .value_name = "ID,..", .help = "Runs these probes only."},
+    {.name = "--device",
+     .kind = OptionKind::kChoice,
+     .value_name = "DEVICE",
+     .default_text = "auto",
+     .choices = "auto|cuda|host",
+     .help = "Device of the engine that the probes time: auto takes the GPU when there is one."},
+    {.name = "--vram-limit",
+     .kind = OptionKind::kBytes,
+     .value_name = "BYTES",
+     .low = kMinMemoryLimitBytes,
+     .high = kMaxMemoryLimitBytes,
+     .help = "Device memory to use at most."},
+    {.name = "--link-slowdown",
+     .kind = OptionKind::kInteger,
+     .value_name = "K",
+     .low = 1,
+     .high = kMaxLinkSlowdownOption,
+     .help = "Tests only, device cuda: every expert crosses the link K times."},
+    {.name = "--bank-gb",
+     .kind = OptionKind::kNumber,
+     .value_name = "GB",
+     .low = 0.001,
+     .high = 1e6,
+     .help = "Size of the memory that `bank` makes ready. Without it: 48, or half of what is available."},
     {.name = "--threads",
      .kind = OptionKind::kIntegers,
      .value_name = "N,..",

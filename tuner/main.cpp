@@ -1,4 +1,6 @@
 // ft-tune: measures this machine with a model's real geometry, chooses, confirms, writes a profile.
+#include <spdlog/fmt/fmt.h>
+
 #include <cstdio>
 
 #include "engine/experts/routing_trace.h"
@@ -16,6 +18,9 @@ int run(const ParsedOptions& options) {
   install_interrupt_handler();
   start_log(options.text("--log-level"));
   const TuneRequest request = parse_tune_request(options);
+  if (!request.device_reason.empty()) {
+    log_info(fmt::format("device {}: {}", device_name(request.device), request.device_reason));
+  }
   if (request.dry_run) {
     std::fputs(tune_dry_run(request).c_str(), stdout);
     return kExitDone;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <set>
 
+#include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "tuner/cells.h"
@@ -50,6 +52,39 @@ double mem_read_gbps(std::span<const Measurement> measurements, int threads) {
     best = std::max(best, median(m.values));
   }
   return best;
+}
+
+namespace {
+
+// The series of pcie_linear with the largest copies to the device.
+const Measurement* largest_to_device(std::span<const Measurement> measurements) {
+  const Measurement* largest = nullptr;
+  for (const Measurement& m : measurements) {
+    if (!usable(m, "pcie_linear") || !m.name.starts_with("h2d.")) continue;
+    if (largest == nullptr || at(m, "bytes") > at(*largest, "bytes")) largest = &m;
+  }
+  return largest;
+}
+
+}  // namespace
+
+double ceiling_gbps(std::span<const Measurement> measurements, const EngineConfig& config) {
+  const double memory = mem_read_gbps(measurements, config.threads);
+  if (config.device == Device::kHost) return memory;
+  const bool fetches = config.strategy == Strategy::kOffload || config.strategy == Strategy::kHybrid;
+  const bool computes = config.strategy == Strategy::kCpu || config.strategy == Strategy::kHybrid;
+  const Measurement* link = largest_to_device(measurements);
+  const double link_gbps = link == nullptr ? 0 : median(link->values) / config.link_slowdown;
+  return (fetches ? link_gbps : 0) + (computes ? memory : 0);
+}
+
+std::string link_condition(std::span<const Measurement> measurements) {
+  const Measurement* link = largest_to_device(measurements);
+  if (link == nullptr) return {};
+  const std::string state = link_text(count_at(*link, "link_generation"), count_at(*link, "link_width"));
+  char rate[64];
+  std::snprintf(rate, sizeof rate, "%.1f GB/s to the device", median(link->values));
+  return (state.empty() ? "generation and width not known" : state + " under load") + ", " + rate;
 }
 
 std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, Device device, int moe_layers,

@@ -22,6 +22,11 @@ Measurement to_measurement(std::string_view probe, const Samples& samples);
 std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe);
 // Median of mem_read with this thread count, GB/s; 0 when it was not measured.
 double mem_read_gbps(std::span<const Measurement> measurements, int threads);
+// Largest rate at which the candidate can read experts. Host: mem_read with its threads. Cuda: the link (pcie_linear to
+// the device, over link_slowdown) where it fetches, plus mem_read where its CPU computes; 0 with every expert resident.
+double ceiling_gbps(std::span<const Measurement> measurements, const EngineConfig& config);
+// Of a GPU: "PCIe 5 x16 under load, 55.1 GB/s to the device"; empty when the link was not measured.
+std::string link_condition(std::span<const Measurement> measurements);
 
 // One fitted model per thread count that has the cells it needs. Throws Error(kFailed) when there is none.
 std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, Device device, int moe_layers,

@@ -11,6 +11,7 @@
 #include "engine/model/checkpoint.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
+#include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -51,6 +52,8 @@ std::vector<int64_t> bounded(const std::vector<int64_t>& asked, std::span<const 
 ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeometry& geometry, const CpuBudget& cpus) {
   ProbeSessionOptions options;
   options.weights = request.weights;
+  options.device = request.device;
+  options.link_slowdown = request.link_slowdown;
   options.contexts = bounded(request.contexts, kDefaultContexts, geometry.max_positions);
   for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch))
     options.batches.push_back(static_cast<int>(batch));
@@ -120,7 +123,9 @@ Preflight make_preflight(const TuneRequest& request) {
   const HostTopology topology = detect_topology();
   const CpuBudget cpus = detect_cpu_budget(topology);
   preflight.options = session_options(request, geometry, cpus);
-  preflight.identity = {collect_host_identity(topology, cpus), collect_build_identity(),
+  preflight.gpu = start_device(request.device);
+  preflight.options.gpu = preflight.gpu;
+  preflight.identity = {collect_host_identity(topology, cpus, preflight.gpu), collect_build_identity(),
                         collect_model_identity(*preflight.family, request.weights)};
   preflight.formats = inspect_formats(*preflight.family, request.weights);
   preflight.memory = probe_memory_inputs(preflight.options, detect_memory_budget());

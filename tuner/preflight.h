@@ -24,6 +24,7 @@ struct Preflight {
   std::optional<int64_t> slots;  // pinned, as a count
   std::string slots_asked;       // the same for people: "96", or "96 (50%)" when a share was asked for
   Identity identity;
+  std::optional<cuda::DeviceFacts> gpu;  // on cuda, which this process then uses
 };
 
 // Throws Error: kUsage for pins outside what this machine and model allow, kFailed for what does not fit in memory.

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/experts/routing_trace.h"
+#include "engine/runtime/device.h"
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
@@ -11,13 +12,15 @@
 namespace ft {
 namespace {
 
-void check_device(const std::string& device) {
-  if (device != "cuda") return;
-  throw Error(ErrorKind::kUsage, {.what = "this build has no CUDA device",
-                                  .value = device,
-                                  .allowed = "auto or host",
-                                  .action = "use --device host",
-                                  .path = "--device"});
+void read_device(const ParsedOptions& options, TuneRequest& request) {
+  const std::string asked = options.text("--device");
+  const DeviceChoice choice = choose_device(asked);
+  request.device = choice.device;
+  if (asked == "auto") request.device_reason = choice.reason;
+  request.link_slowdown = static_cast<int>(options.optional_integer("--link-slowdown").value_or(1));
+  if (request.link_slowdown == 1 || request.device == Device::kCuda) return;
+  throw Error(ErrorKind::kUsage, {.what = "--link-slowdown has an effect only on cuda: the host device has no link",
+                                  .action = "leave it out"});
 }
 
 // A tuning takes minutes: find out now whether its results can be written.
@@ -84,10 +87,10 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   if (const auto threads = options.optional_integer("--threads")) request.threads = static_cast<int>(*threads);
   request.resume = options.flag("--resume");
   request.dry_run = options.flag("--dry-run");
-  for (const char* name : {"--strategy", "--slots", "--threads"}) {
+  for (const char* name : {"--strategy", "--slots", "--threads", "--link-slowdown"}) {
     if (options.has(name)) request.forced.push_back(std::string(name) + " " + options.given.find(name)->second);
   }
-  check_device(options.text("--device"));
+  read_device(options, request);
   check_output(request.output);
   return request;
 }

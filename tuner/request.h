@@ -13,6 +13,9 @@ namespace ft {
 
 struct TuneRequest {
   WeightSource weights;
+  Device device = Device::kHost;
+  std::string device_reason;  // why, with --device auto; else empty
+  int link_slowdown = 1;
   std::string output;
   double budget_seconds = 120;
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
@@ -26,7 +29,7 @@ struct TuneRequest {
   std::vector<std::string> forced;  // options that pin a knob, as given: for the profile
 };
 
-// Throws Error(kUsage) for a device this build lacks, options that contradict each other, an output folder that is not
+// Asks for a GPU unless --device host. Throws Error(kUsage) for a device that is not there, options that contradict each other, an output folder that is not
 // there or cannot be written.
 TuneRequest parse_tune_request(const ParsedOptions& options);
 

@@ -31,8 +31,9 @@ struct Share {
   std::string_view probe;
   double weight;
 };
-constexpr Share kShares[] = {{"stream", 8}, {"expert_single", 10}, {"layer_sweep", 30},
-                             {"dense", 10}, {"overlap", 5},        {"decode", 37}};
+constexpr Share kShares[] = {{"stream", 8},    {"pcie_linear", 4},    {"pcie_gather", 6},  {"handshake", 2},
+                             {"allreduce", 2}, {"expert_single", 10}, {"layer_sweep", 30}, {"dense", 10},
+                             {"overlap", 5},   {"decode", 37}};
 
 double weight_of(std::string_view probe) {
   for (const Share& share : kShares) {
@@ -100,11 +101,15 @@ class Tuning {
   Profile run() {
     if (earlier_) resume(*earlier_);
     progress_.start();
-    for (const auto& probe : make_probes()) {
+    const auto probes = make_probes();
+    for (const auto& probe : probes) {
+      if (probe->id() != "decode" && !probe->applies(context()).yes) not_here_.emplace(probe->id());
+    }
+    for (const auto& probe : probes) {
       if (probe->id() != "decode") run_probe(*probe);
     }
     stop_if_interrupted();
-    const std::vector<ThreadModel> models = fit_models(record_.measurements, Device::kHost, moe_layers(), kFitSeed);
+    const std::vector<ThreadModel> models = fit_models(record_.measurements, request_.device, moe_layers(), kFitSeed);
     const SearchResult found = search(search_input(models));
     const std::vector<size_t> confirmed = add_candidates(found);
     for (const auto& probe : make_probes()) {
@@ -130,12 +135,13 @@ class Tuning {
     c.dirty = build.dirty;
     c.created = utc_now();
     c.budget_seconds = request_.budget_seconds;
-    c.device = device_name(Device::kHost);
+    c.device = device_name(request_.device);
     c.device_memory_limit_bytes = request_.device_memory_limit_bytes;
     c.contexts = context().contexts;
     c.batches.assign(context().batches.begin(), context().batches.end());
     c.routing_source = context().trace->source;
     c.memory = memory_text();
+    c.banks = session_.bank_text();
     c.likwid = likwid_text(likwid_status());
     c.forced = request_.forced;
     return c;
@@ -166,19 +172,22 @@ class Tuning {
     }
     const ProbeSessionOptions& now = preflight_.options;
     const Conditions& then = earlier.conditions;
-    const auto threads = [](const std::vector<std::string>& forced) {
-      const auto at =
-          std::find_if(forced.begin(), forced.end(), [](const auto& f) { return f.starts_with("--threads"); });
+    const auto pin = [](const std::vector<std::string>& forced, std::string_view option) {
+      const auto at = std::find_if(forced.begin(), forced.end(), [&](const auto& f) { return f.starts_with(option); });
       return at == forced.end() ? std::string() : *at;
+    };
+    const auto same_pin = [&](std::string_view option) {
+      return pin(then.forced, option) == pin(request_.forced, option);
     };
     if (then.contexts == now.contexts &&
         std::equal(then.batches.begin(), then.batches.end(), now.batches.begin(), now.batches.end()) &&
-        then.device_memory_limit_bytes == now.device_memory_limit_bytes &&
-        threads(then.forced) == threads(request_.forced)) {
+        then.device_memory_limit_bytes == now.device_memory_limit_bytes && then.device == device_name(now.device) &&
+        same_pin("--threads") && same_pin("--link-slowdown")) {
       return earlier;
     }
     throw Error(ErrorKind::kUsage,
-                {.what = "the samples are of a run with other --context, --batch, --vram-limit or --threads",
+                {.what = "the samples are of a run with other --context, --batch, --device, --vram-limit, --threads "
+                         "or --link-slowdown",
                  .action = "give the same options, or leave --resume out",
                  .path = path});
   }
@@ -202,7 +211,7 @@ class Tuning {
     bool coming = false;
     for (const Share& share : kShares) {
       coming = coming || share.probe == probe;
-      if (coming && !done_.contains(std::string(share.probe))) weight += share.weight;
+      if (coming && !done_.contains(share.probe) && !not_here_.contains(share.probe)) weight += share.weight;
     }
     return weight == 0 ? 0 : progress_.left() * weight_of(probe) / weight;
   }
@@ -310,6 +319,7 @@ class Tuning {
     profile.conditions = record_.conditions;
     profile.conditions.spent_seconds = progress_.spent();
     profile.conditions.throttled_usec = throttled_usec() - throttled_at_start_;
+    profile.conditions.link = link_condition(record_.measurements);
     profile.conditions.reduced = std::any_of(record_.measurements.begin(), record_.measurements.end(),
                                              [](const Measurement& m) { return m.reduced; });
     profile.measurements = record_.measurements;
@@ -342,7 +352,8 @@ class Tuning {
     serve.prefill_chunk = config.prefill_chunk;
     serve.device_memory_limit_bytes = request_.device_memory_limit_bytes;
     serve.predicted_tok_s = chosen.tok_s[0];
-    serve.ceiling_gbps = mem_read_gbps(record_.measurements, config.threads);
+    if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
+    serve.ceiling_gbps = ceiling_gbps(record_.measurements, config);
     return serve;
   }
 
@@ -352,7 +363,8 @@ class Tuning {
   std::optional<SampleRecord> earlier_;
   ProbeSession session_;
   SampleRecord record_;
-  std::set<std::string> done_;
+  std::set<std::string, std::less<>> done_;
+  std::set<std::string, std::less<>> not_here_;  // probes that do not apply, `decode` aside
   bool warned_ = false;
   int64_t throttled_at_start_ = 0;
 };

@@ -103,6 +103,7 @@ struct ModelWeights {
   std::vector<std::span<const float>> vectors;
   std::vector<EmbeddingTable> tables;
   ExpertBank bank;
+  double bank_seconds = 0;                 // from its allocation until it was filled
   std::vector<HostBuffer> storage;         // owns matrices, vectors, copied tables
   std::unique_ptr<Checkpoint> checkpoint;  // kept mapped while tables point into it; null when synthetic
 

@@ -1,12 +1,14 @@
 #include "engine/program/identity.h"
 
 #include "engine/model/checkpoint.h"
+#include "engine/runtime/device.h"
 #include "kernels/host/isa.h"
 #include "profiles/build_info.h"
 
 namespace ft {
 
-HostIdentity collect_host_identity(const HostTopology& topology, const CpuBudget& cpus) {
+HostIdentity collect_host_identity(const HostTopology& topology, const CpuBudget& cpus,
+                                   const std::optional<cuda::DeviceFacts>& gpu) {
   HostIdentity host;
   host.cpu_model = topology.cpu_model;
   host.isa = isa_name(detect_isa());  // as CPUID reports it: the FT_ISA test override is not identity
@@ -15,6 +17,11 @@ HostIdentity collect_host_identity(const HostTopology& topology, const CpuBudget
   host.quota_cores = cpus.quota_cores;
   host.numa_nodes = static_cast<int>(topology.numa_nodes.size());
   host.memory_bytes = topology.memory_bytes;
+  if (!gpu) return host;
+  host.gpu_uuid = gpu->uuid;
+  host.gpu_name = gpu->name;
+  host.gpu_driver = gpu->driver;
+  host.gpu_link = link_text(gpu->link_generation_max, gpu->link_width_max);
   return host;
 }
 

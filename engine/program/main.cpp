@@ -13,6 +13,8 @@
 #include "engine/program/identity.h"
 #include "engine/program/log.h"
 #include "engine/program/serve_config.h"
+#include "engine/runtime/cuda/device_weights.h"
+#include "engine/runtime/device.h"
 #include "engine/runtime/score.h"
 #include "engine/server/http_server.h"
 #include "engine/server/listen_address.h"
@@ -73,6 +75,15 @@ Profile required_profile(const ParsedOptions& options) {
 void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
   config.host_memory_limit_bytes = options.optional_integer("--host-memory");
   if (options.has("--numerics")) config.numerics = *numerics_by_name(options.text("--numerics"));
+  if (config.numerics == Numerics::kReference && config.device != Device::kHost) {
+    throw Error(ErrorKind::kUsage, {"--numerics reference needs the host device, the profile is of cuda", "", "",
+                                    "give a profile that was tuned with --device host"});
+  }
+  config.no_wait = options.flag("--no-wait");
+  if (config.no_wait && config.device == Device::kHost) {
+    throw Error(ErrorKind::kUsage, {"--no-wait has an effect only on cuda, the profile is of the host device", "", "",
+                                    "leave --no-wait out"});
+  }
   WeightSource& source = config.weights;
   if (options.has("--weights")) {
     const auto seed = options.synthetic_seed("--weights");
@@ -109,13 +120,14 @@ Accepted accept_profile(const ParsedOptions& options) {
   EngineConfig& config = accepted.config;
   apply_overrides(options, config);
   accepted.family = make_family(load_model_config(config.weights.model_path));
+  const std::optional<cuda::DeviceFacts> gpu = start_served_device(config);
   const HostTopology topology = detect_topology();
   const CpuBudget cpus = detect_cpu_budget(topology);
-  const Identity machine = {collect_host_identity(topology, cpus), collect_build_identity(),
+  const Identity machine = {collect_host_identity(topology, cpus, gpu), collect_build_identity(),
                             collect_model_identity(*accepted.family, config.weights)};
   require_identity(accepted.profile.identity, machine, options.texts("--accept-mismatch"));
   accepted.formats = inspect_formats(*accepted.family, config.weights);
-  accepted.memory = memory_inputs(config, detect_memory_budget());
+  accepted.memory = memory_inputs(config, detect_memory_budget(), gpu);
   const ModelGeometry& geometry = accepted.family->geometry();
   accepted.plan = check_serve_fits(geometry, accepted.formats, config, accepted.memory, cpus);
   const WeightSource& source = config.weights;
@@ -131,15 +143,21 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   LoadedModel model;
   model.family = accepted.family;
   WorkerPool pool({.threads = accepted.config.threads, .cpus = accepted.config.pinning});
+  std::string stage_shown;
   int shown = -1;
-  model.weights =
-      load_weights(*accepted.family, accepted.config.weights, pool, [&shown](std::string_view stage, double fraction) {
-        if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading"});
-        const int percent = static_cast<int>(100 * fraction);
-        if (percent / 10 == shown / 10 && shown >= 0 && percent < 100) return;
-        shown = percent;
-        log_info(fmt::format("{}: {} %", stage, percent));
-      });
+  const ProgressFn progress = [&](std::string_view stage, double fraction) {
+    if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading"});
+    const int percent = static_cast<int>(100 * fraction);
+    if (stage == stage_shown && percent / 10 == shown / 10 && (percent < 100 || shown == 100)) return;
+    stage_shown = stage;
+    shown = percent;
+    log_info(fmt::format("{}: {} %", stage, percent));
+  };
+  model.weights = load_weights(*accepted.family, accepted.config.weights, pool, progress);
+  if (accepted.config.device == Device::kCuda) {
+    model.on_device = upload_weights(*model.weights, progress);
+    log_info("expert banks: " + bank_times_text(bank_times(*model.weights, *model.on_device)));
+  }
   auto engine = std::make_unique<Engine>(std::move(model), accepted.config, accepted.memory);
   if (accepted.routing != nullptr) engine->set_routing(accepted.routing);
   return engine;
@@ -155,6 +173,7 @@ ServedProfile served_profile(const Accepted& accepted) {
   served.margin = profile.decision.margin;
   served.predicted_tok_s = profile.serve.predicted_tok_s;
   served.ceiling_gbps = profile.serve.ceiling_gbps;
+  served.on_gpu = accepted.config.device == Device::kCuda;
   served.synthetic_weights = accepted.config.weights.synthetic;
   served.routing_preset = accepted.config.weights.routing_preset;
   return served;

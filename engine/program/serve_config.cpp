@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/runtime/device.h"
 #include "engine/runtime/engine_state.h"
 #include "kernels/base/error.h"
 
@@ -49,10 +50,6 @@ std::string path_in_profile(const std::string& path) {
 }  // namespace
 
 EngineConfig engine_config_from_serve(const Serve& serve, const std::string& model_path) {
-  if (serve.device != device_name(Device::kHost)) {
-    throw Error(ErrorKind::kUsage, {"profile refused", serve.device, "host: this build has no other device",
-                                    "tune with --device host", "$.serve.device"});
-  }
   EngineConfig config;
   config.weights.model_path = model_path.empty() ? serve.model_path : model_path;
   if (config.weights.model_path.empty()) {
@@ -62,7 +59,7 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
   config.weights.synthetic = serve.synthetic_seed.has_value();
   config.weights.synthetic_seed = serve.synthetic_seed.value_or(0);
   config.weights.routing_preset = serve.routing_preset.value_or("");
-  config.device = Device::kHost;
+  config.device = serve.device == device_name(Device::kCuda) ? Device::kCuda : Device::kHost;
   config.strategy = required_strategy(serve);
   config.threads = serve.threads;
   config.slots = serve.slots;
@@ -73,7 +70,21 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
   config.prefill_chunk = serve.prefill_chunk;
   config.device_memory_limit_bytes = serve.device_memory_limit_bytes;
   config.pinning = serve.pinning;
+  config.link_slowdown = serve.link_slowdown.value_or(1);
   return config;
+}
+
+std::optional<cuda::DeviceFacts> start_served_device(const EngineConfig& config) {
+  if (config.device != Device::kCuda) return std::nullopt;
+  std::string reason;
+  if (cuda::device_count(&reason) == 0) {
+    throw Error(ErrorKind::kUsage, {.what = "profile refused, no CUDA device can be used (" + reason + ")",
+                                    .value = std::string(device_name(config.device)),
+                                    .allowed = "host",
+                                    .action = "tune here, with --device host",
+                                    .path = "$.serve.device"});
+  }
+  return start_device(config.device);
 }
 
 MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
@@ -95,13 +106,14 @@ MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& f
   }
 }
 
-MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget) {
+MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget,
+                           const std::optional<cuda::DeviceFacts>& gpu) {
   MemoryInputs inputs;
   inputs.device = config.device;
   inputs.host_memory_bytes =
       std::min(budget.available_bytes, config.host_memory_limit_bytes.value_or(budget.available_bytes));
-  inputs.device_memory_bytes =
-      std::min(inputs.host_memory_bytes, config.device_memory_limit_bytes.value_or(inputs.host_memory_bytes));
+  const int64_t device = gpu ? offered_device_bytes(*gpu) : inputs.host_memory_bytes;
+  inputs.device_memory_bytes = std::min(device, config.device_memory_limit_bytes.value_or(device));
   return inputs;
 }
 

@@ -1,9 +1,12 @@
 // From a profile's `serve` section to the engine's configuration: the only place that knows both.
 #pragma once
 
+#include <optional>
+
 #include "engine/engine_config.h"
 #include "engine/experts/memory_plan.h"
 #include "engine/model/geometry.h"
+#include "kernels/cuda/device.h"
 #include "kernels/host/topology.h"
 #include "profiles/profile.h"
 
@@ -13,12 +16,17 @@ namespace ft {
 // a value means nothing to this build.
 EngineConfig engine_config_from_serve(const Serve& serve, const std::string& model_path);
 
+// Makes a cuda profile's device the one that this process uses, and gives its facts; nothing with a host profile.
+// Throws Error(kUsage) with the JSON path when there is no device, kFailed when it cannot be used.
+std::optional<cuda::DeviceFacts> start_served_device(const EngineConfig& config);
+
 // Refuses values of `serve` that this host or this model cannot have: threads, CPUs to pin to, lengths, slots, the
 // split table. Throws Error(kUsage) with the JSON path, kFailed when the memory does not suffice.
 MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                             const MemoryInputs& memory, const CpuBudget& cpus);
 
-// What the machine offers, capped by the limits the config carries.
-MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget);
+// What the machine offers, capped by the limits the config carries. gpu: of start_served_device.
+MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget,
+                           const std::optional<cuda::DeviceFacts>& gpu);
 
 }  // namespace ft

@@ -48,8 +48,8 @@ void check_engine_config(const ModelGeometry& geometry, const EngineConfig& conf
     refuse("engine setting out of range", std::to_string(value), std::to_string(low) + " to " + std::to_string(high),
            path);
   };
-  if (config.device != Device::kHost && config.numerics == Numerics::kReference) {
-    refuse("reference numerics run on the host", "cuda", "host", "device");
+  if (config.device == Device::kCuda && config.numerics == Numerics::kReference) {
+    refuse("numerics that only the host device has", "reference", "serve on cuda", "numerics");
   }
   range("link_slowdown", config.link_slowdown, 1, kMaxLinkSlowdown);
   range("threads", config.threads, 1, kMaxThreads);

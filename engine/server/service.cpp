@@ -30,8 +30,10 @@ class EngineExecutor : public StepExecutor {
   Engine& engine_;
 };
 
-// Bytes of weights that the decode steps so far read: dense ones once a step, an expert once an activation.
-double decode_bytes(const EngineCounters& counters, const ModelFormats& formats) {
+// Bytes of weights that the decode steps so far read: dense ones once a step, an expert once an activation. On a GPU
+// those of host memory only, which is what it is bound by.
+double decode_bytes(const EngineCounters& counters, const ModelFormats& formats, bool on_gpu) {
+  if (on_gpu) return static_cast<double>(counters.bytes_fetched + counters.bytes_cpu);
   const auto activations = static_cast<double>(counters.expert_hits + counters.expert_fetched + counters.expert_cpu);
   return static_cast<double>(counters.decode_steps) * static_cast<double>(formats.dense_bytes_per_token) +
          activations * static_cast<double>(formats.expert_bytes_max);
@@ -49,7 +51,7 @@ void derive(ServiceStats& stats, const ModelFormats& formats, const ServedProfil
   if (c.decode_seconds <= 0) return;
   stats.decode_tok_s = static_cast<double>(c.decode_tokens) / c.decode_seconds;
   stats.decode_ms_per_step = 1e3 * c.decode_seconds / static_cast<double>(c.decode_steps);
-  stats.decode_gbps = 1e-9 * decode_bytes(c, formats) / c.decode_seconds;
+  stats.decode_gbps = 1e-9 * decode_bytes(c, formats, profile.on_gpu) / c.decode_seconds;
   if (profile.ceiling_gbps > 0) stats.ceiling_share = stats.decode_gbps / profile.ceiling_gbps;
   if (c.single_seconds <= 0) return;
   stats.single_tok_s = static_cast<double>(c.single_steps) / c.single_seconds;

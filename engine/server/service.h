@@ -24,7 +24,8 @@ struct ServedProfile {
   std::string runner_up;
   double margin = 0;
   double predicted_tok_s = 0;  // one sequence, the shortest context that was tuned
-  double ceiling_gbps = 0;     // mem_read with the profile's threads
+  double ceiling_gbps = 0;     // what decode_gbps is a share of: the profile's serve.ceiling_gbps
+  bool on_gpu = false;         // decode_gbps counts what crossed the link or was read by the CPU, not device memory
   bool synthetic_weights = false;
   std::string routing_preset;  // synthetic only
 };

@@ -41,6 +41,13 @@ TEST_CASE("the batch that is served is the largest that was tuned") {
   }
 }
 
+TEST_CASE("a slowed link is a GPU's") {
+  CHECK(refusal([](auto& p) { p.serve.link_slowdown.reset(); }) == "");
+  CHECK(refusal([](auto& p) { p.serve.device = "host"; }) ==
+        "p refused, value refused: $.serve.link_slowdown is 'present'; allowed: no such key with device host");
+  CHECK(refusal([](auto& p) { p.serve.device = "host", p.serve.link_slowdown.reset(); }) == "");
+}
+
 TEST_CASE("the split table fits its strategy") {
   const std::string start = "p refused, value refused: $.serve.";
   CHECK(refusal([](auto& p) {

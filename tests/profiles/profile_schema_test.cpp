@@ -224,7 +224,7 @@ TEST_CASE("coordinates of a point take any name but numbers only") {
 
 TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   Json json = sample_json();
-  json["version"] = "1.2.0";
+  json["version"] = "1.3.0";
   json["weather"] = "fine";
   json["identity"]["host"]["altitude_m"] = 400;
   json["candidates"][0]["colour"] = "blue";
@@ -243,6 +243,17 @@ TEST_CASE("a profile of version 1.0, which has no hash of data samples, is read 
   const ft::Profile profile = ft::parse_profile(json, "p.json");
   CHECK(profile.identity.model.data_sample_hash.empty());
   CHECK(profile.identity.model.index_hash == "1de8");
+}
+
+TEST_CASE("a profile of version 1.1, which knows nothing of a GPU, is read as it was") {
+  Json json = sample_json();
+  json["version"] = "1.1.0";
+  for (const char* key : {"link", "banks"}) CHECK(json["conditions"].erase(key) == 1);
+  CHECK(json["serve"].erase("link_slowdown") == 1);
+  const ft::Profile profile = ft::parse_profile(json, "p.json");
+  CHECK(profile.conditions.link.empty());
+  CHECK(profile.conditions.banks.empty());
+  CHECK(!profile.serve.link_slowdown.has_value());
 }
 
 TEST_CASE("versions") {
@@ -310,6 +321,13 @@ TEST_CASE("the limits of serve are the engine's limits and the options'") {
   CHECK(serve["fetch_of_misses"]["maxItems"] == ft::kMaxExperts + 1);  // entries for 0 to all experts of a layer
   CHECK(serve["fetch_of_misses"]["items"]["maximum"] == ft::kMaxExperts);
   CHECK(serve["synthetic_seed"]["maximum"] == ft::kMaxSyntheticSeed);
+  CHECK(serve["link_slowdown"]["maximum"] == ft::kMaxLinkSlowdown);
+  for (const ft::ProgramSpec& program : {ft::kTuneProgram, ft::kProbeProgram}) {
+    const auto option = std::find_if(program.options.begin(), program.options.end(),
+                                     [](const ft::OptionSpec& spec) { return spec.name == "--link-slowdown"; });
+    REQUIRE(option != program.options.end());
+    CHECK(option->high == ft::kMaxLinkSlowdown);
+  }
   CHECK(serve["max_context"]["maximum"] == ft::kMaxListedContext);
   const Json& trace = ft::built_in_schema("routing_trace").at("properties");
   CHECK(trace["layers"]["maximum"] == ft::kMaxLayers);

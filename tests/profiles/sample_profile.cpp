@@ -33,12 +33,14 @@ ft::Conditions sample_conditions() {
   conditions.budget_seconds = 120;
   conditions.spent_seconds = 61.25;
   conditions.reduced = true;
-  conditions.device = "host";
+  conditions.device = "cuda";
   conditions.device_memory_limit_bytes = int64_t{1} << 30;
   conditions.contexts = {512, 4096};
   conditions.batches = {1, 4};
   conditions.routing_source = "preset qwen3-30b";
   conditions.memory = "2 MiB pages: 93 %";
+  conditions.link = "PCIe 5 x16 under load";
+  conditions.banks = "48 GB ready in 4 s";
   conditions.likwid = "used: topology";
   conditions.throttled_usec = 12;
   conditions.forced = {"--strategy hybrid"};
@@ -95,7 +97,7 @@ ft::Profile sample_profile() {
                       .missing_us_per_layer = 2.5,
                       .reason = "fastest",
                       .warnings = {"quota"}};
-  profile.serve = {.device = "host",
+  profile.serve = {.device = "cuda",
                    .strategy = "hybrid",
                    .model_path = "/models/x",
                    .synthetic_seed = 7,
@@ -109,6 +111,7 @@ ft::Profile sample_profile() {
                    .max_context = 4096,
                    .prefill_chunk = 128,
                    .device_memory_limit_bytes = int64_t{1} << 30,
+                   .link_slowdown = 3,
                    .predicted_tok_s = 10,
                    .ceiling_gbps = 21.5};
   return profile;

@@ -81,7 +81,9 @@ class ProfileTest(ProgramTest):
             ("$.serve.slots is '31'", cpu_with(slots=31)),
             ("$.serve.fetch_of_misses is '3'", cpu_with(fetch_of_misses=[0, 0, 0])),
             ("$.serve.fetch_of_misses[32] is '1'", cpu_with(fetch_of_misses=[0] * 32 + [1])),
-            ("$.serve.device is 'cuda'", cpu_with(device="cuda")),
+            ("no CUDA device can be used (", cpu_with(device="cuda")),
+            ("$.serve.device is 'cuda'", cpu_with(device="cuda", link_slowdown=2)),
+            ("$.serve.link_slowdown is 'present'", cpu_with(link_slowdown=2)),
             ("$.serve.max_batch is '64'", lambda p: p["serve"].update(max_batch=64)),
             ("$.serve.max_batch is '7'", lambda p: p["serve"].update(max_batch=7)),
             ("$.serve.pinning[1] is '0'", cpu_with(threads=2, pinning=[0, 0])),
@@ -92,6 +94,15 @@ class ProfileTest(ProgramTest):
                 self.assert_refused(self.changed(change), USAGE, words, "allowed: ")
         self.assertEqual(self.changed(cpu_with(max_context=4096)).returncode, DONE)
         self.assertEqual(self.changed(cpu_with(slots=32, promote_bytes_per_layer=1 << 20)).returncode, DONE)
+
+    def test_a_gpu_is_identity(self):
+        """A profile of a machine with a GPU that does not serve here, and options that only a GPU has."""
+        def with_gpu(profile):
+            profile["identity"]["host"].update(gpu_uuid="GPU-1", gpu_name="G", gpu_driver="1", gpu_link="PCIe 5 x16")
+
+        self.assert_refused(self.changed(with_gpu), USAGE, "$.identity.host.gpu_uuid is 'GPU-1', here it is none",
+                            "host.gpu_uuid,host.gpu_name,host.gpu_driver,host.gpu_link")
+        self.assert_refused(self.engine(self.text, "--no-wait"), USAGE, "--no-wait has an effect only on cuda")
 
     def test_a_contradiction(self):
         self.assert_refused(self.changed(lambda p: p["decision"].update(strategy={"cpu": "offload"}.get(p["serve"]["strategy"], "cpu"))),

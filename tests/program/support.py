@@ -69,12 +69,14 @@ def wait_for_line(process, text):
     raise AssertionError(f"the program ended with {process.wait()} before it said {text!r}")
 
 
+HOST = ("--device", "host")  # the tests are of the host device, also where there is a GPU
 ONE_POINT = ("--batch", "1", "--context", "64")  # where only the profile's form matters: the quickest tuning
 
 
 def tune(folder, output, *options, budget="1"):
     """Tunes; returns the finished process and the profile."""
-    done = run("ft-tune", "--model", folder, "--budget", budget, "-o", output, *options)
+    device = () if "--device" in options else HOST
+    done = run("ft-tune", "--model", folder, "--budget", budget, "-o", output, *device, *options)
     if done.returncode != DONE:
         raise AssertionError(f"ft-tune ended with {done.returncode}: {done.stderr}")
     return done, json.loads(pathlib.Path(output).read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from support import (DONE, FAILED, INTERRUPTED, ONE_POINT, SECONDS, TINY_MOE, USAGE, ProgramTest, command, run, start,
+from support import (DONE, FAILED, HOST, INTERRUPTED, ONE_POINT, SECONDS, TINY_MOE, USAGE, ProgramTest, command, run, start,
                      synthetic_model, tune, wait_for_handler, wait_for_line)
 
 CORES = len(os.sched_getaffinity(0))
@@ -40,7 +40,7 @@ class TuneTest(TuneCase):
         self.assertEqual(profile["conditions"]["budget_seconds"], 5)
         self.assertEqual(profile["conditions"]["forced"], [])
         self.assertEqual(probes_of(profile), {"stream", "expert_single", "layer_sweep", "dense", "overlap", "decode"})
-        self.assertEqual({s["probe"] for s in profile["skipped"]}, {"pcie_linear", "pcie_gather"})
+        self.assertEqual({s["probe"] for s in profile["skipped"]}, {"pcie_linear", "pcie_gather", "handshake", "allreduce", "bank"})
         self.assertNotIn("s left]", done.stdout)
         self.assertIn("s left] decode", done.stderr)
         self.assertIn("choice: " + profile["serve"]["strategy"], done.stdout)
@@ -79,7 +79,8 @@ class TuneTest(TuneCase):
                  (("--slots", "191", "--strategy", "resident"), "allowed: 192 or 100%"),
                  (("--slots", "0", "--strategy", "hybrid"), "allowed: 32 to 192"), (("--slots", "31"), "or 0 with"),
                  (("--slots", "193"), "allowed: 32 to 192"), (("--threads", str(CORES + 1)), "usable cores"),
-                 (("--context", "4097"), "allowed: 1 to 4096"), (("--device", "cuda"), "--device host")]
+                 (("--context", "4097"), "allowed: 1 to 4096"), (("--device", "cuda"), "no CUDA device can be used ("),
+                 (("--link-slowdown", "2"), "only on cuda"), (("--link-slowdown", "65"), "1 to 64")]
         for options, words in cases:
             for extra in ((), ("--dry-run",)):
                 with self.subTest(options + extra):
@@ -89,7 +90,7 @@ class TuneTest(TuneCase):
         self.assert_no_files()
 
     def test_a_dry_run_writes_nothing(self):
-        done = run("ft-tune", "--model", TINY_MOE, "--dry-run", "-o", self.output, "--strategy", "hybrid", "--slots", "64")
+        done = run("ft-tune", "--model", TINY_MOE, "--dry-run", "-o", self.output, "--strategy", "hybrid", "--slots", "64", *HOST)
         self.assertEqual((done.returncode, done.stderr), (DONE, ""))
         for words in ("expert banks", "layer_sweep", "hybrid    64"):
             self.assertIn(words, done.stdout)

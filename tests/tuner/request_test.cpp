@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -34,6 +35,39 @@ TEST_CASE("nothing given: defaults, an absolute model path, nothing pinned") {
   CHECK(!r.dry_run);
 }
 
+TEST_CASE("a device is chosen by what was asked and what is there") {
+  const auto choose = [](const char* asked, int devices) { return choose_device(asked, devices, "no driver"); };
+  CHECK(choose("auto", 0).device == Device::kHost);
+  CHECK(choose("auto", 0).reason == "no CUDA device can be used: no driver");
+  CHECK(choose("auto", 1).device == Device::kCuda);
+  CHECK(choose("auto", 2).reason == "the first of 2 GPUs");
+  CHECK(choose("cuda", 1).device == Device::kCuda);
+  CHECK(choose("host", 1).device == Device::kHost);
+  try {
+    choose("cuda", 0);
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kUsage);
+    CHECK(std::string(error.what()) ==
+          "no CUDA device can be used (no driver): --device is 'cuda'; allowed: auto or host; use --device host");
+  }
+  CHECK(link_text(5, 16) == "PCIe 5 x16");
+  CHECK(link_text(0, 16).empty());
+  cuda::DeviceFacts gpu;
+  gpu.free_bytes = kDeviceReserveBytes + 1;
+  CHECK(offered_device_bytes(gpu) == 1);
+  gpu.free_bytes = kDeviceReserveBytes - 1;
+  CHECK(offered_device_bytes(gpu) == 0);
+  CHECK(bank_times_text({48'000'000'000, 3, 1}) ==
+        "48 GB ready in 4.00 s: 12.0 GB/s (filled in 3.00 s, registered in 1.00 s)");
+}
+
+TEST_CASE("a slowed link needs a GPU and is a pinned knob") {
+  CHECK(request({"--device", "host"}).link_slowdown == 1);
+  CHECK_NOTHROW(request({"--device", "host", "--link-slowdown", "1"}));
+  CHECK_THROWS_WITH_AS(request({"--device", "host", "--link-slowdown", "2"}), doctest::Contains("only on cuda"), Error);
+}
+
 TEST_CASE("points are sorted") {
   const TuneRequest r = request({"--context", "1024,128", "--batch", "8,1"});
   CHECK(r.contexts == std::vector<int64_t>{128, 1024});
@@ -58,8 +92,17 @@ TEST_CASE("synthetic weights name a routing; with a checkpoint --routing is refu
 }
 
 TEST_CASE("a device that this build lacks and an output that cannot be written are refused before measuring") {
-  CHECK_THROWS_WITH_AS(request({"--device", "cuda"}), doctest::Contains("no CUDA device"), Error);
-  CHECK_NOTHROW(request({"--device", "host"}));
+  std::string why_none;
+  if (cuda::device_count(&why_none) == 0) {
+    CHECK_THROWS_WITH_AS(request({"--device", "cuda"}), doctest::Contains(why_none.c_str()), Error);
+    CHECK(request({}).device == Device::kHost);
+    CHECK(request({}).device_reason == "no CUDA device can be used: " + why_none);
+  } else {
+    CHECK(request({"--device", "cuda"}).device == Device::kCuda);
+    CHECK(request({}).device == Device::kCuda);
+  }
+  CHECK(request({"--device", "host"}).device == Device::kHost);
+  CHECK(request({"--device", "host"}).device_reason.empty());
   const auto folder = std::filesystem::temp_directory_path() / ("request_test_" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   const std::string inside = (folder / "p.json").string(), missing = (folder / "none" / "p.json").string();

@@ -14,6 +14,7 @@ namespace {
 }  // namespace
 
 std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights&, const ProgressFn&) { refuse(); }
+BankTimes bank_times(const ModelWeights&, const DeviceWeights&) { refuse(); }
 std::unique_ptr<ServeBackend> make_cuda_backend(const CudaBackendParts&) { refuse(); }
 
 }  // namespace ft

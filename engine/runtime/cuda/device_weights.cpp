@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/runtime/cuda/device_weights_cuda.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -47,7 +48,9 @@ DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& prog
   stream.synchronize();
   const std::span<const std::byte> banks = weights.bank.bytes();
   if (progress) progress("registering expert banks", 0);
+  const double begin = now_seconds();
   banks_ = cuda::RegisteredMemory(banks.data(), static_cast<int64_t>(banks.size()));
+  register_seconds_ = now_seconds() - begin;
   if (progress) progress("registering expert banks", 1);
 }
 
@@ -69,6 +72,10 @@ void DeviceWeights::copy_expert(std::byte* target, int layer, int expert, cuda::
 
 std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress) {
   return std::make_shared<DeviceWeights>(weights, progress);
+}
+
+BankTimes bank_times(const ModelWeights& weights, const DeviceWeights& on_device) {
+  return {static_cast<int64_t>(weights.bank.bytes().size()), weights.bank_seconds, on_device.register_seconds()};
 }
 
 }  // namespace ft

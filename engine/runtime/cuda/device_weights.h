@@ -17,4 +17,12 @@ class DeviceWeights;
 // refused. `weights` must outlive the result.
 std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress = {});
 
+// What it took until the device could read the expert banks.
+struct BankTimes {
+  int64_t bytes = 0;
+  double fill_seconds = 0;      // from the allocation until they were filled: touched and packed or made
+  double register_seconds = 0;  // pinned and mapped
+};
+BankTimes bank_times(const ModelWeights& weights, const DeviceWeights& on_device);
+
 }  // namespace ft

@@ -21,6 +21,7 @@ class DeviceWeights {
   // One expert's blob by the copy engine.
   void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const;
   const ModelWeights& host() const { return host_; }
+  double register_seconds() const { return register_seconds_; }
 
  private:
   std::byte* take(int64_t bytes);
@@ -32,6 +33,7 @@ class DeviceWeights {
   std::vector<const float*> vectors_;
   std::vector<EmbeddingTable> tables_;
   cuda::RegisteredMemory banks_;
+  double register_seconds_ = 0;
 };
 
 }  // namespace ft
