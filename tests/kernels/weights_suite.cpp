@@ -38,6 +38,8 @@ Activations random_activations(int64_t tokens, int64_t cols, const Exponents& ex
     std::vector<float> x(static_cast<size_t>(cols));
     for (float& value : x) value = random_with(random, exponents);
     result.rows.push_back(packed_row(x));
+    // What is read past a row meets weights that are +0 or absent: NaN shows it.
+    result.rows.back().insert(result.rows.back().end(), 128, 0x7fc07fc0u);
   }
   for (const auto& row : result.rows) result.pointers.push_back(row.data());
   return result;
