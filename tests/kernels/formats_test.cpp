@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/base/fp_codes.h"
@@ -50,6 +51,20 @@ TEST_SUITE("baseline") {
         }
       }
     }
+  }
+
+  TEST_CASE("bytes worked out by hand: the low nibble is the even column") {
+    const auto decoded = [](FormatId format, uint8_t byte, uint8_t scale, float global) {
+      OwnedMatrix matrix = zero_matrix(format, 1, 32);
+      matrix.codes[15] = static_cast<std::byte>(byte);  // columns 30 and 31
+      matrix.scales.back() = static_cast<std::byte>(scale);
+      const Packed packed(matrix);
+      std::vector<float> row(32);
+      format_info(format).decode_row(packed.layout(), packed.data(), 0, row.data());
+      return std::pair{row[30] * global, row[31] * global};
+    };
+    CHECK(decoded(FormatId::kMxfp4, 0xa7, 0x7c, 1.0f) == std::pair{0.75f, -0.125f});  // 6 and -1 times 2^-3
+    CHECK(decoded(FormatId::kNvfp4, 0x2b, 0x48, 0x1p-10f) == std::pair{-0.005859375f, 0.00390625f});
   }
 
   TEST_CASE("packing tiles in parts gives the same bytes, and touches no other tile") {
