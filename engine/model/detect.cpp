@@ -12,9 +12,9 @@ namespace {
 
 constexpr const char* kSupported =
     "bf16 (BF16 weight); NVFP4 of modelopt (weight, weight_scale, weight_scale_2) or compressed-tensors "
-    "(weight_packed, weight_scale, weight_global_scale); fp8 with 128x128 blocks (weight, weight_scale_inv)";
+    "(weight_packed, weight_scale, weight_global_scale); MXFP4 of compressed-tensors (weight_packed, weight_scale) or "
+    "DeepSeek-V4 (weight, scale); fp8 with 128x128 blocks (weight, weight_scale_inv)";
 constexpr int64_t kFp8Block = 128;
-constexpr int64_t kNvfp4Group = 16;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -164,25 +164,34 @@ const TensorView* Detector::side(const std::string& stem, std::string_view endin
   return ending.empty() ? nullptr : checkpoint_.find(stem + std::string(ending));
 }
 
-void Detector::take_nvfp4(const std::string& codes, const std::string& scales, const std::string& global, int experts,
-                          FoundMatrix& found) const {
-  found.format = FormatId::kNvfp4;
+// Codes two to a byte, and one scale for the k of a lane.
+void Detector::take_fp4(FormatId format, const std::string& codes, DType code_dtype, const std::string& scales,
+                        DType scale_dtype, int experts, FoundMatrix& found) const {
+  const FormatInfo& info = format_info(format);
+  found.format = format;
   found.name = codes;
   const TensorView& code_view = *checkpoint_.find(codes);
-  if (found.cols % kNvfp4Group != 0) {
-    refuse_tensor(codes, code_view, "NVFP4 matrices with a multiple of 16 columns, not " + std::to_string(found.cols));
+  if (found.cols % info.group != 0) {
+    refuse_tensor(codes, code_view,
+                  std::string(info.name) + " matrices with a multiple of " + std::to_string(info.group) +
+                      " columns, not " + std::to_string(found.cols));
   }
-  expect(codes, code_view, DType::kU8, stacked(experts, found.rows, found.cols / 2));
+  expect(codes, code_view, code_dtype, stacked(experts, found.rows, found.cols / 2));
   const TensorView* scale_view = checkpoint_.find(scales);
   if (scale_view == nullptr) refuse_absent(scales);
-  expect(scales, *scale_view, DType::kF8E4M3, stacked(experts, found.rows, found.cols / kNvfp4Group));
+  expect(scales, *scale_view, scale_dtype, stacked(experts, found.rows, found.cols / info.group));
+  found.codes = code_view.bytes;
+  found.scales = scale_view->bytes;
+  found.scale_dtype = scale_view->dtype;
+}
+
+void Detector::take_nvfp4(const std::string& codes, const std::string& scales, const std::string& global, int experts,
+                          FoundMatrix& found) const {
+  take_fp4(FormatId::kNvfp4, codes, DType::kU8, scales, DType::kF8E4M3, experts, found);
   const TensorView& global_view = *checkpoint_.find(global);
   if (global_view.dtype != DType::kF32 || (global_view.elements() != 1 && global_view.elements() != experts)) {
     refuse_tensor(global, global_view, experts == 0 ? "one F32" : "one F32, or one per expert");
   }
-  found.codes = code_view.bytes;
-  found.scales = scale_view->bytes;
-  found.scale_dtype = scale_view->dtype;
   found.global = global_view.bytes;
 }
 
@@ -201,16 +210,19 @@ void Detector::take_fp8(const std::string& codes, const std::string& scales, int
   found.scale_dtype = scale_dtype;
 }
 
-bool Detector::try_nvfp4_packed(const std::string& stem, const Endings& endings, int experts,
-                                FoundMatrix& found) const {
+bool Detector::try_packed(const std::string& stem, const Endings& endings, int experts, FoundMatrix& found) const {
   const TensorView* packed = side(stem, endings.packed);
   if (packed == nullptr) return false;
   const std::string name = stem + std::string(endings.packed);
   if (packed->dtype == DType::kI32) refuse_format(name, "compressed-tensors int4 (I32 weight_packed)");
-  if (side(stem, endings.global_scale) == nullptr) {
-    refuse_format(name, "MXFP4 of compressed-tensors (weight_packed without weight_global_scale)");
+  const std::string scales = stem + std::string(endings.scale), global = stem + std::string(endings.global_scale);
+  const TensorView* scale = checkpoint_.find(scales);
+  if (checkpoint_.find(global) == nullptr) {  // MXFP4, unless the scales are NVFP4's
+    if (scale != nullptr && scale->dtype == DType::kF8E4M3) refuse_absent(global);
+    take_fp4(FormatId::kMxfp4, name, DType::kU8, scales, DType::kU8, experts, found);
+    return true;
   }
-  take_nvfp4(name, stem + std::string(endings.scale), stem + std::string(endings.global_scale), experts, found);
+  take_nvfp4(name, scales, global, experts, found);
   found.global_divides = true;
   return true;
 }
@@ -238,7 +250,10 @@ bool Detector::try_weight(const std::string& stem, const Endings& endings, int e
   }
   const TensorView* plain_scale = checkpoint_.find(stem + ".scale");
   const bool small = weight->dtype == DType::kI8 || weight->dtype == DType::kU8;
-  if (small && plain_scale != nullptr) refuse_format(name, "MXFP4 of DeepSeek (fp4 codes with e8m0 .scale)");
+  if (small && plain_scale != nullptr) {
+    take_fp4(FormatId::kMxfp4, name, weight->dtype, stem + ".scale", DType::kF8E8M0, experts, found);
+    return true;
+  }
   if (weight->dtype == DType::kF8E4M3) {
     if (plain_scale != nullptr) refuse_format(name, "fp8 with e8m0 .scale (DeepSeek-V4)");
     if (scale_inv != nullptr || (scale != nullptr && !is_float(scale->dtype))) refuse_format(name, "MXFP8");
@@ -252,7 +267,7 @@ bool Detector::try_stack(const std::string& stem, const Endings& endings, int ex
   found = FoundMatrix{};
   found.rows = rows;
   found.cols = cols;
-  if (try_nvfp4_packed(stem, endings, experts, found) || try_weight(stem, endings, experts, found)) return true;
+  if (try_packed(stem, endings, experts, found) || try_weight(stem, endings, experts, found)) return true;
   if (side(stem, ".qweight") != nullptr) refuse_format(stem + ".qweight", "GPTQ or AWQ int4");
   if (side(stem, "_blocks") != nullptr) refuse_format(stem + "_blocks", "MXFP4 of gpt-oss");
   return false;

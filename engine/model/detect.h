@@ -5,7 +5,9 @@
 // stem.weight U8, .weight_scale F8_E4M3, .weight_scale_2 F32            -> nvfp4 (modelopt; weight_scale_2 multiplies)
 // stem.weight_packed U8, .weight_scale F8_E4M3, .weight_global_scale    -> nvfp4 (compressed-tensors; divides)
 // stem.weight F8_E4M3, .weight_scale_inv F32 or BF16 per 128x128 block  -> fp8_block (multiplies, despite its name)
-// Anything else that is recognized (GPTQ, MXFP4, ...) is an Error that names it and lists these.
+// stem.weight_packed U8, .weight_scale U8 (e8m0)                        -> mxfp4 (compressed-tensors)
+// stem.weight I8 or U8, .scale F8_E8M0                                  -> mxfp4 (DeepSeek-V4)
+// Anything else that is recognized (GPTQ, MXFP8, ...) is an Error that names it and lists these.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +59,10 @@ class Detector {
   static const Endings kWithWeight, kBare;
   bool try_stack(const std::string& stem, const Endings& endings, int experts, int64_t rows, int64_t cols,
                  FoundMatrix& found) const;
-  bool try_nvfp4_packed(const std::string& stem, const Endings& endings, int experts, FoundMatrix& found) const;
+  bool try_packed(const std::string& stem, const Endings& endings, int experts, FoundMatrix& found) const;
   bool try_weight(const std::string& stem, const Endings& endings, int experts, FoundMatrix& found) const;
+  void take_fp4(FormatId format, const std::string& codes, DType code_dtype, const std::string& scales,
+                DType scale_dtype, int experts, FoundMatrix& found) const;
   void take_nvfp4(const std::string& codes, const std::string& scales, const std::string& global, int experts,
                   FoundMatrix& found) const;
   void take_fp8(const std::string& codes, const std::string& scales, int experts, FoundMatrix& found) const;

@@ -20,6 +20,7 @@ constexpr uint32_t kRegexMatchLimit = 10'000;  // PCRE2 steps: a hostile pattern
 constexpr size_t kMaxRegexes = 256;
 constexpr size_t kMaxGlobs = 4096;  // names without wildcards do not count: they are looked up, not tried
 constexpr size_t kMaxGroups = 64;
+constexpr std::string_view kRoutedExperts = ".experts.";  // in the name of every matrix of a routed expert
 
 // Index of the ']' that closes the set at pattern[open], or npos (then '[' is an ordinary character).
 size_t set_end(std::string_view pattern, size_t open) {
@@ -185,6 +186,7 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 
 struct QuantizationRules::State {
   FormatId format = FormatId::kBf16;
+  FormatId expert_format = FormatId::kBf16;  // of routed experts
   ModuleList ignored;
   ModuleList targets;                        // compressed-tensors; "Linear" means all
   bool ancestors = false, suffixes = false;  // a name in `ignored` also covers what it encloses; or ends with it
@@ -192,14 +194,16 @@ struct QuantizationRules::State {
   void read_modelopt(const ConfigReader& reader) {
     reader.text("quant_algo", {"NVFP4"});
     reader.integer("group_size", 16, 16, 16);
-    format = FormatId::kNvfp4;
+    format = expert_format = FormatId::kNvfp4;
     for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key), reader, key);
     ancestors = true;
   }
 
   void read_compressed_tensors(const ConfigReader& reader) {
-    reader.text("format", {"nvfp4-pack-quantized"});
-    format = FormatId::kNvfp4;
+    const bool nvfp4 =
+        reader.text("format", {"nvfp4-pack-quantized", "mxfp4-pack-quantized"}) == "nvfp4-pack-quantized";
+    format = expert_format = nvfp4 ? FormatId::kNvfp4 : FormatId::kMxfp4;
+    const int group_size = format_info(format).group;
     ignored.add_regexes(read_list(reader, "ignore"), reader, "ignore");
     const Json* groups = reader.object("config_groups");
     if (groups == nullptr) {
@@ -214,7 +218,7 @@ struct QuantizationRules::State {
         const ConfigReader weights_reader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights.");
         weights_reader.integer("num_bits", 4, 4, 4);
         weights_reader.text("type", {"float"}, "float");
-        weights_reader.integer("group_size", 16, 16, 16);
+        weights_reader.integer("group_size", group_size, group_size, group_size);
       }
     }
   }
@@ -223,11 +227,24 @@ struct QuantizationRules::State {
     check_fp8_block_size(config);
     if (!reader.has("weight_block_size")) reader.refuse("weight_block_size", "[128, 128]");
     reader.text("fmt", {"e4m3"}, "e4m3");
-    format = FormatId::kFp8Block;
+    format = expert_format = FormatId::kFp8Block;
     for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
       for (std::string& name : read_list(reader, key)) ignored.names.insert(std::move(name));
     }
     ancestors = suffixes = true;
+  }
+
+  void read_mxfp4(const ConfigReader& reader) {
+    expert_format = FormatId::kMxfp4;
+    const char* key = "modules_to_not_convert";
+    ignored.add_globs(read_list(reader, key), reader, key);
+    ancestors = true;
+  }
+
+  // Where DeepSeek-V4 says it: beside quantization_config, or in it.
+  void read_expert_dtype(const ConfigReader& reader) {
+    if (!reader.has("expert_dtype")) return;
+    if (reader.text("expert_dtype", {"fp4", "fp8"}) == "fp4") expert_format = FormatId::kMxfp4;
   }
 
   bool is_ignored(std::string_view module) const {
@@ -247,19 +264,27 @@ struct QuantizationRules::State {
 };
 
 QuantizationRules::QuantizationRules(const Json& config) : state_(std::make_unique<State>()) {
-  const Json* settings = ConfigReader(config).object("quantization_config");
-  if (settings == nullptr) return;
+  const ConfigReader whole(config);
+  const Json* settings = whole.object("quantization_config");
+  if (settings == nullptr) {
+    state_->read_expert_dtype(whole);
+    return;
+  }
   const ConfigReader reader(*settings, kPrefix);
-  const std::string method = reader.text("quant_method", {"modelopt", "compressed-tensors", "fp8"});
+  const std::string method = reader.text("quant_method", {"modelopt", "compressed-tensors", "fp8", "mxfp4"});
   if (method == "modelopt") state_->read_modelopt(reader);
   if (method == "compressed-tensors") state_->read_compressed_tensors(reader);
   if (method == "fp8") state_->read_fp8(reader, config);
+  if (method == "mxfp4") state_->read_mxfp4(reader);
+  state_->read_expert_dtype(whole);
+  state_->read_expert_dtype(reader);
 }
 
 QuantizationRules::~QuantizationRules() = default;
 
 FormatId QuantizationRules::format_of(std::string_view module) const {
-  return state_->is_target(module) && !state_->is_ignored(module) ? state_->format : FormatId::kBf16;
+  if (!state_->is_target(module) || state_->is_ignored(module)) return FormatId::kBf16;
+  return module.find(kRoutedExperts) != std::string_view::npos ? state_->expert_format : state_->format;
 }
 
 void check_fp8_block_size(const Json& config) {

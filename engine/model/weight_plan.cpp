@@ -11,8 +11,6 @@
 namespace ft {
 namespace {
 
-constexpr int64_t kNvfp4Group = 16;
-
 // The formats each matrix and each layer's experts have.
 struct Formats {
   std::vector<FormatId> matrices;
@@ -36,10 +34,11 @@ Formats find_in_checkpoint(const Json& config, const ModelGeometry& geometry, We
 }
 
 void check_columns(const std::string& module, FormatId format, int64_t cols) {
-  if (format != FormatId::kNvfp4 || cols % kNvfp4Group == 0) return;
+  const FormatInfo& info = format_info(format);
+  if (cols % info.cols_multiple == 0) return;
   throw Error(ErrorKind::kFailed, {.what = "config.json asks for a format that this matrix cannot have",
-                                   .value = "nvfp4 with " + std::to_string(cols) + " columns",
-                                   .allowed = "a multiple of 16 columns",
+                                   .value = std::string(info.name) + " with " + std::to_string(cols) + " columns",
+                                   .allowed = "a multiple of " + std::to_string(info.cols_multiple) + " columns",
                                    .path = module});
 }
 

@@ -1,7 +1,7 @@
 // The code per format: 16 code words of one row to bf16 pairs, and the scales of a block for the four rows of a tile.
 // Layouts are drawn in kernels/formats/NAME.h. Include after a vector vocabulary and pairs_*.inc.h.
 //
-//   kWords, kPairs       words per lane, pairs per word; kWords * kPairs = 8
+//   kWords, kPairs       words per lane, pairs per word; kWords * kPairs is half the lane's k
 //   Tables               constants that stay in registers
 //   pair<q>(tables, v)   pair q of each word as Pairs: exact, all codes
 //   scales(...)          fp32 scale per lane of each row. `scales` is the block's part, `lanes` the lanes it has (16 in
@@ -63,25 +63,34 @@ struct E4m3 {
   }
 };
 
+// A lane of E2M1 codes and a scale word with a byte for each row of the tile.
+struct E2m1 {
+  PairTable code;
+
+  static inline E2m1 load() {  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives as bf16
+    static constexpr uint16_t kCodes[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                            0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+    return {load_pair_table(kCodes)};
+  }
+  template <int q>
+  inline Pairs pair(U32x16 v) const {
+    return lookup_pairs(code, q == 0 ? v : shift_right<4 * q>(v));
+  }
+};
+
 template <>
 struct Decode<FormatId::kNvfp4> {
   static constexpr int kWords = 2;
   static constexpr int kPairs = 4;
   static constexpr int kScaleBytesPerBlock = kLanes * kRowsPerTile;
   struct Tables {
-    PairTable code = load_codes();
+    E2m1 code = E2m1::load();
     E4m3 scale = E4m3::load();
-
-    static inline PairTable load_codes() {  // 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives as bf16
-      static constexpr uint16_t kCodes[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-                                              0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-      return load_pair_table(kCodes);
-    }
   };
 
   template <int q>
   static inline Pairs pair(const Tables& tables, U32x16 v) {
-    return lookup_pairs(tables.code, q == 0 ? v : shift_right<4 * q>(v));
+    return tables.code.pair<q>(v);
   }
   static inline void spread(const Tables& tables, U32x16 words, F32x16 (&out)[kRowsPerTile]) {
     const U32x16 rows01 = tables.scale.pair<0>(words);
@@ -98,6 +107,39 @@ struct Decode<FormatId::kNvfp4> {
   static inline void scales(const Tables& tables, const std::byte* scales_of_block, int lanes,
                             F32x16 (&out)[kRowsPerTile]) {
     spread(tables, load_words_n(reinterpret_cast<const uint32_t*>(scales_of_block), lanes), out);
+  }
+};
+
+template <>
+struct Decode<FormatId::kMxfp4> {
+  static constexpr int kWords = 4;
+  static constexpr int kPairs = 4;
+  static constexpr int kScaleBytesPerBlock = kLanes * kRowsPerTile;
+  struct Tables {
+    E2m1 code = E2m1::load();
+  };
+
+  template <int q>
+  static inline Pairs pair(const Tables& tables, U32x16 v) {
+    return tables.code.pair<q>(v);
+  }
+  // E8M0 as fp32: the code is the exponent, so 0 becomes +0, as flushing 2^-127 does, and 255 infinity. x * 0 + x keeps
+  // every number and makes that one NaN.
+  static inline F32x16 power(U32x16 shifted) {
+    const F32x16 x = bits_to_float(and_words(shifted, broadcast_word(0x7f800000u)));
+    return fma(x, zero(), x);
+  }
+  static inline void spread(U32x16 words, F32x16 (&out)[kRowsPerTile]) {  // bytes: rows 0, 2, 1, 3
+    out[0] = power(shift_left<23>(words));
+    out[1] = power(shift_left<7>(words));
+    out[2] = power(shift_left<15>(words));
+    out[3] = power(shift_right<1>(words));
+  }
+  static inline void scales(const Tables&, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
+    spread(load_words(reinterpret_cast<const uint32_t*>(scales_of_block)), out);
+  }
+  static inline void scales(const Tables&, const std::byte* scales_of_block, int lanes, F32x16 (&out)[kRowsPerTile]) {
+    spread(load_words_n(reinterpret_cast<const uint32_t*>(scales_of_block), lanes), out);
   }
 };
 

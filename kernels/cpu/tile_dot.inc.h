@@ -34,14 +34,58 @@ static inline void prefetch_codes(const std::byte* p, int bytes) {
   }
 }
 
-template <class Format, int kTokens, int q>
+constexpr int kVectorsPerBlock = 8;  // of packed activations, one for each pair of 16 k
+
+// 16 k of each lane of a block: all that a lane owns, or the first or the second half.
+template <int kHalvesOfLane, int kHalfOfLane, bool kShortBlock>
+struct LanePart {
+  static constexpr int kHalves = kHalvesOfLane;
+  static constexpr int kHalf = kHalfOfLane;
+  static constexpr bool kShort = kShortBlock;  // the last block, of `lanes` lanes
+  int64_t block;
+  int lanes;
+
+  // Pair `pair` of the part. With two halves a lane, lanes 8 .. 15 are in the activations' next block, which is not
+  // there when these lanes are all absent.
+  inline Pairs activations(const uint32_t* x, int pair) const {
+    const uint32_t* first = x + (block * kHalves * kVectorsPerBlock + pair) * kLanes;
+    if constexpr (kHalves == 1) return make_pairs(load_words(first));
+    const U32x16 lower = load_words(first);
+    const U32x16 upper =
+        kShort && lanes <= kLanes / 2 ? broadcast_word(0) : load_words(first + kVectorsPerBlock * kLanes);
+    return make_pairs(kHalf == 0 ? even_lanes(lower, upper) : odd_lanes(lower, upper));
+  }
+};
+
+template <class Format, int kTokens, int q, class Part>
 static inline void add_pair(const typename Format::Tables& tables, const U32x16 (&v)[kRowsPerTile],
-                            const uint32_t* const* x, int64_t x_offset, F32x16 (&p)[kRowsPerTile][kTokens]) {
+                            const uint32_t* const* x, const Part& part, int first_pair,
+                            F32x16 (&p)[kRowsPerTile][kTokens]) {
   Pairs xs[kTokens];
-  for (int t = 0; t < kTokens; ++t) xs[t] = make_pairs(load_words(x[t] + x_offset + q * kLanes));
+  for (int t = 0; t < kTokens; ++t) xs[t] = part.activations(x[t], first_pair + q);
   for (int r = 0; r < kRowsPerTile; ++r) {
     const Pairs w = Format::template pair<q>(tables, v[r]);
     for (int t = 0; t < kTokens; ++t) p[r][t] = dot_pairs(w, xs[t], p[r][t]);
+  }
+}
+
+template <class Format, int kTokens, class Part>
+static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const uint32_t* const* x,
+                            const Part& part, F32x16 (&p)[kRowsPerTile][kTokens]) {
+  constexpr int kWords = Format::kWords / Part::kHalves;
+  for (int h = 0; h < kWords; ++h) {
+    U32x16 v[kRowsPerTile];
+    for (int r = 0; r < kRowsPerTile; ++r) {
+      const int index = (Part::kHalf * kWords + h) * kRowsPerTile + r;
+      v[r] = Part::kShort ? load_words_n(codes + index * part.lanes, part.lanes) : load_words(codes + index * kLanes);
+    }
+    const int pair = h * Format::kPairs;
+    add_pair<Format, kTokens, 0>(tables, v, x, part, pair, p);
+    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, v, x, part, pair, p);
+    if constexpr (Format::kPairs > 2) {
+      add_pair<Format, kTokens, 2>(tables, v, x, part, pair, p);
+      add_pair<Format, kTokens, 3>(tables, v, x, part, pair, p);
+    }
   }
 }
 
@@ -53,20 +97,10 @@ static inline void add_block(const typename Format::Tables& tables, const uint32
   for (auto& row : p) {
     for (F32x16& sum : row) sum = zero();
   }
-  for (int h = 0; h < Format::kWords; ++h) {
-    U32x16 v[kRowsPerTile];
-    for (int r = 0; r < kRowsPerTile; ++r) {
-      const int index = h * kRowsPerTile + r;
-      v[r] = kShort ? load_words_n(codes + index * lanes, lanes) : load_words(codes + index * kLanes);
-    }
-    const int64_t x_offset = (block * 8 + h * Format::kPairs) * kLanes;
-    add_pair<Format, kTokens, 0>(tables, v, x, x_offset, p);
-    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, v, x, x_offset, p);
-    if constexpr (Format::kPairs > 2) {
-      add_pair<Format, kTokens, 2>(tables, v, x, x_offset, p);
-      add_pair<Format, kTokens, 3>(tables, v, x, x_offset, p);
-    }
-  }
+  constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
+  static_assert(kHalves == 1 || kHalves == 2);
+  add_part<Format, kTokens>(tables, codes, x, LanePart<kHalves, 0, kShort>{block, lanes}, p);
+  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, x, LanePart<2, 1, kShort>{block, lanes}, p);
   F32x16 scale[kRowsPerTile];
   if constexpr (kShort) {
     Format::scales(tables, scales, lanes, scale);

@@ -123,6 +123,13 @@ static inline U32x16 lookup_halves_from(HalfTable table, U32x16 x, U32x16 bound,
   return {lookup_halves_from(table, x.lo, bound.lo, index.lo, other.lo),
           lookup_halves_from(table, x.hi, bound.hi, index.hi, other.hi)};
 }
+template <int kControl>
+static inline __m256i gather_lanes(U32x16 x) {
+  const __m256 crossed = _mm256_shuffle_ps(_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi), kControl);
+  return _mm256_permute4x64_epi64(_mm256_castps_si256(crossed), 0xd8);  // shuffle works within 128-bit lanes
+}
+static inline U32x16 even_lanes(U32x16 a, U32x16 b) { return {gather_lanes<0x88>(a), gather_lanes<0x88>(b)}; }
+static inline U32x16 odd_lanes(U32x16 a, U32x16 b) { return {gather_lanes<0xdd>(a), gather_lanes<0xdd>(b)}; }
 static inline F32x16 broadcast_halves(float a, float b) { return {_mm256_set1_ps(a), _mm256_set1_ps(b)}; }
 static inline F32x16 first_lanes(F32x16 x, int n) {
   return {_mm256_and_ps(x.lo, _mm256_castsi256_ps(lane_mask(n))),

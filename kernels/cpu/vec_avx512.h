@@ -83,6 +83,14 @@ static inline U32x16 lookup_halves_from(HalfTable table, U32x16 x, U32x16 bound,
   return _mm512_mask_permutexvar_epi16(other, _mm512_cmpge_epu16_mask(x, bound), index, table);
 }
 
+// The even (odd) lanes of a in lanes 0 .. 7, those of b in lanes 8 .. 15.
+static inline U32x16 even_lanes(U32x16 a, U32x16 b) {
+  return _mm512_permutex2var_epi32(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+static inline U32x16 odd_lanes(U32x16 a, U32x16 b) {
+  return _mm512_permutex2var_epi32(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
+
 // a in lanes 0 .. 7, b in lanes 8 .. 15.
 static inline F32x16 broadcast_halves(float a, float b) {
   return _mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));

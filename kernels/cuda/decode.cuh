@@ -12,6 +12,7 @@
 #include "kernels/cuda/math.cuh"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_block.h"
+#include "kernels/formats/mxfp4.h"
 #include "kernels/formats/nvfp4.h"
 
 namespace ft::cuda {
@@ -96,21 +97,37 @@ struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::
   static __device__ __forceinline__ float scale(uint32_t, int) { return 1.0f; }
 };
 
-template <>
-struct Decode<FormatId::kNvfp4> : LaneShape<formats::nvfp4::kInfo.group, formats::nvfp4::kInfo.words_per_lane> {
+// E2M1 codes and a scale word with a byte for each row of the tile.
+template <class Shape>
+struct DecodeFp4 : Shape {
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[8]) { decode_e2m1_word(word, out); }
   static __device__ __forceinline__ uint32_t load_scale(const std::byte* scales, int block, int lane) {
     return load_weight_word(reinterpret_cast<const uint32_t*>(scales) + block * kLanes + lane);
   }
-  static constexpr __host__ __device__ int byte_of_row(int row) { return row / 2 + row % 2 * 2; }
+};
+__host__ __device__ constexpr int scale_byte_of_row(int row) { return row / 2 + row % 2 * 2; }
+static_assert(scale_byte_of_row(0) == formats::fp4::kScaleByteOfRow[0] &&
+              scale_byte_of_row(1) == formats::fp4::kScaleByteOfRow[1] &&
+              scale_byte_of_row(2) == formats::fp4::kScaleByteOfRow[2] &&
+              scale_byte_of_row(3) == formats::fp4::kScaleByteOfRow[3]);
+
+template <>
+struct Decode<FormatId::kNvfp4>
+    : DecodeFp4<LaneShape<formats::nvfp4::kInfo.group, formats::nvfp4::kInfo.words_per_lane>> {
   static __device__ __forceinline__ float scale(uint32_t word, int row) {
-    return decode_e4m3_pair(word >> (8 * byte_of_row(row))).x;
+    return decode_e4m3_pair(word >> (8 * scale_byte_of_row(row))).x;
   }
 };
-static_assert(Decode<FormatId::kNvfp4>::byte_of_row(0) == formats::nvfp4::kScaleByteOfRow[0] &&
-              Decode<FormatId::kNvfp4>::byte_of_row(1) == formats::nvfp4::kScaleByteOfRow[1] &&
-              Decode<FormatId::kNvfp4>::byte_of_row(2) == formats::nvfp4::kScaleByteOfRow[2] &&
-              Decode<FormatId::kNvfp4>::byte_of_row(3) == formats::nvfp4::kScaleByteOfRow[3]);
+
+// An E8M0 code is an fp32 exponent: 0 becomes +0, as flushing 2^-127 does.
+template <>
+struct Decode<FormatId::kMxfp4>
+    : DecodeFp4<LaneShape<formats::mxfp4::kInfo.group, formats::mxfp4::kInfo.words_per_lane>> {
+  static __device__ __forceinline__ float scale(uint32_t word, int row) {
+    const uint32_t code = word >> (8 * scale_byte_of_row(row)) & 0xffu;
+    return __uint_as_float(code == 0xffu ? 0x7fc00000u : code << 23);
+  }
+};
 
 template <>
 struct Decode<FormatId::kFp8Block>

@@ -14,13 +14,13 @@ constexpr int kWords = kInfo.words_per_lane;
 
 }  // namespace
 
-PackedLayout layout(int64_t rows, int64_t cols) { return make_layout(FormatId::kBf16, rows, cols, 1, 0); }
+PackedLayout layout(int64_t rows, int64_t cols) { return make_layout(FormatId::kBf16, rows, cols, 0); }
 
 void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end, std::byte* dst) {
   check_raw(raw, layout, raw.rows * raw.cols * 2, 0, tile_begin, tile_end);
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     std::byte* words = tile_codes(layout, dst, tile);
-    for_each_lane(layout, tile, kWords, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
+    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
       uint32_t lane_words[kWords] = {};
       if (row < layout.rows) {
         const int64_t count = std::min<int64_t>(kGroup, layout.cols - k);
@@ -51,7 +51,7 @@ void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, i
     std::byte* words = tile_codes(layout, dst, tile);
     fill_random(words, layout.code_bytes_per_tile, seed, tile, 0, 0x807f807f807f807fu, set);
     if (layout.cols % kGroup == 0 && (tile + 1) * kRowsPerTile <= layout.rows) continue;
-    for_each_lane(layout, tile, kWords, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
+    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
       for (int h = 0; h < kWords; ++h) {
         const int64_t index = word_index(shape, h, row % kRowsPerTile, lane);
         const int64_t present = row < layout.rows ? layout.cols - (k + 2 * h) : 0;

@@ -20,7 +20,7 @@ void decode_row(const PackedLayout& layout, const std::byte* matrix, int64_t row
 void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, int64_t tile_end, std::byte* dst);
 float synthetic_global(int64_t cols);
 
-inline constexpr FormatInfo kInfo{FormatId::kBf16, "bf16", 16,         8,          2.0,
-                                  layout,          pack,   decode_row, synthesize, synthetic_global};
+inline constexpr FormatInfo kInfo{FormatId::kBf16, "bf16",          16, 8, 1, 2.0, layout, pack, decode_row,
+                                  synthesize,      synthetic_global};
 
 }  // namespace ft::formats::bf16

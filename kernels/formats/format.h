@@ -65,19 +65,21 @@ struct RawMatrix {
   FormatId format{};
   int64_t rows = 0;
   int64_t cols = 0;
-  std::span<const std::byte>
-      codes;  // bf16: u16[rows, cols]; nvfp4: u8[rows, cols/2], low nibble even; fp8: u8[rows, cols]
-  std::span<const std::byte> scales;  // nvfp4: e4m3 u8[rows, cols/16]; fp8 block: f32[ceil(rows/128), ceil(cols/128)]
-  float global = 1.0f;                // multiplier of the whole matrix (a divisor on disk is inverted by the loader)
+  // bf16: u16[rows, cols]; nvfp4, mxfp4: u8[rows, cols/2], low nibble even; fp8: u8[rows, cols]
+  std::span<const std::byte> codes;
+  // nvfp4: e4m3 u8[rows, cols/16]; mxfp4: e8m0 u8[rows, cols/32]; fp8 block: f32[ceil(rows/128), ceil(cols/128)]
+  std::span<const std::byte> scales;
+  float global = 1.0f;  // multiplier of the whole matrix (a divisor on disk is inverted by the loader)
 };
 
 struct FormatInfo {
   FormatId id{};
-  std::string_view name;        // "bf16", "nvfp4", "fp8_block": the registry and profile key
+  std::string_view name;        // "bf16", "nvfp4": the registry and profile key
   int group = 0;                // k per lane and block
   int words_per_lane = 0;       // 32-bit code words per lane and block
+  int cols_multiple = 1;        // what cols have to be a multiple of
   double bytes_per_weight = 0;  // codes and scales
-  // Throws Error when rows or cols are out of bounds or cols is not a multiple the format needs.
+  // Throws Error when rows or cols are out of bounds or cols is not a multiple of cols_multiple.
   PackedLayout (*layout)(int64_t rows, int64_t cols) = nullptr;
   // Packs rows of whole tiles [tile_begin, tile_end) into dst (start of the matrix). Pure; callers parallelise. Throws
   // Error when a span is not the size that rows and cols ask for.

@@ -22,7 +22,7 @@ static_assert(split_pairs(0x33221100u) == 0x33112200u);
 }  // namespace
 
 PackedLayout layout(int64_t rows, int64_t cols) {
-  return make_layout(FormatId::kFp8Block, rows, cols, 1, ceil_div(cols, kScaleBlock) * 4);
+  return make_layout(FormatId::kFp8Block, rows, cols, ceil_div(cols, kScaleBlock) * 4);
 }
 
 void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end, std::byte* dst) {
@@ -33,7 +33,7 @@ void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, 
     const int64_t scale_row = tile * kRowsPerTile / kScaleBlock;
     std::memcpy(tile_scales(layout, dst, tile), raw.scales.data() + scale_row * scale_cols * 4,
                 static_cast<size_t>(scale_cols) * 4);
-    for_each_lane(layout, tile, kWords, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
+    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
       uint32_t lane_words[kWords] = {};
       if (row < layout.rows) {
         const int64_t count = std::min<int64_t>(kGroup, layout.cols - k);
@@ -72,7 +72,7 @@ void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, i
     }
     fill_random(words, layout.code_bytes_per_tile, seed, tile, 0, 0x9f9f9f9f9f9f9f9fu, 0x2020202020202020u);
     if (layout.cols % kGroup == 0 && (tile + 1) * kRowsPerTile <= layout.rows) continue;
-    for_each_lane(layout, tile, kWords, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
+    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
       for (int h = 0; h < kWords; ++h) {
         const int64_t present = row < layout.rows ? std::clamp<int64_t>(layout.cols - (k + 4 * h), 0, 4) : 0;
         const int64_t index = word_index(shape, h, row % kRowsPerTile, lane);

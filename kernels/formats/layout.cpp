@@ -23,17 +23,17 @@ std::string shape_text(int64_t rows, int64_t cols) {
 
 }  // namespace
 
-PackedLayout make_layout(FormatId format, int64_t rows, int64_t cols, int64_t cols_multiple, int64_t scale_bytes) {
+PackedLayout make_layout(FormatId format, int64_t rows, int64_t cols, int64_t scale_bytes) {
   if (rows < 1 || rows > kMaxMatrixRows) {
     refuse(format, "rows", std::to_string(rows), "1 to " + std::to_string(kMaxMatrixRows));
   }
   if (cols < 1 || cols > kMaxMatrixCols) {
     refuse(format, "cols", std::to_string(cols), "1 to " + std::to_string(kMaxMatrixCols));
   }
-  if (cols % cols_multiple != 0) {
-    refuse(format, "cols", std::to_string(cols), "multiples of " + std::to_string(cols_multiple));
-  }
   const FormatInfo& info = format_info(format);
+  if (cols % info.cols_multiple != 0) {
+    refuse(format, "cols", std::to_string(cols), "multiples of " + std::to_string(info.cols_multiple));
+  }
   PackedLayout layout;
   layout.format = format;
   layout.rows = rows;

@@ -15,9 +15,9 @@ struct BlockShape {
   int64_t code_words = 0;  // index of the block's first code word in its tile
 };
 
-// Throws Error(kFailed) naming `format` when rows or cols are out of bounds or cols % cols_multiple != 0.
-// scale_bytes: of one tile.
-PackedLayout make_layout(FormatId format, int64_t rows, int64_t cols, int64_t cols_multiple, int64_t scale_bytes);
+// Throws Error(kFailed) naming `format` when rows or cols are out of bounds or cols is not a multiple of the
+// format's cols_multiple. scale_bytes: of one tile.
+PackedLayout make_layout(FormatId format, int64_t rows, int64_t cols, int64_t scale_bytes);
 
 // Throws Error(kFailed) when a raw span has not the size that rows and cols ask for, or the tile range is not inside
 // the matrix, or raw and layout are of different formats or shapes.
@@ -58,12 +58,13 @@ inline void write_word(std::byte* words, int64_t index, uint32_t word) { std::me
 
 // Calls f(block, shape, row, lane, first_k) for every lane of the tile, absent rows included.
 template <class F>
-void for_each_lane(const PackedLayout& layout, int64_t tile, int words_per_lane, F&& f) {
+void for_each_lane(const PackedLayout& layout, int64_t tile, F&& f) {
+  const FormatInfo& info = format_info(layout.format);
   for (int64_t block = 0; block < layout.blocks; ++block) {
-    const BlockShape shape = block_shape(layout, block, words_per_lane);
+    const BlockShape shape = block_shape(layout, block, info.words_per_lane);
     for (int64_t r = 0; r < kRowsPerTile; ++r) {
       for (int64_t lane = 0; lane < shape.lanes; ++lane) {
-        f(block, shape, tile * kRowsPerTile + r, lane, (block * kLanes + lane) * 16);
+        f(block, shape, tile * kRowsPerTile + r, lane, (block * kLanes + lane) * info.group);
       }
     }
   }

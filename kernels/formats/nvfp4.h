@@ -18,11 +18,9 @@
 // A full block of four rows is 512 B of codes and 64 B of scales.
 #pragma once
 
-#include "kernels/formats/format.h"
+#include "kernels/formats/fp4.h"
 
 namespace ft::formats::nvfp4 {
-
-inline constexpr int kScaleByteOfRow[kRowsPerTile] = {0, 2, 1, 3};
 
 PackedLayout layout(int64_t rows, int64_t cols);
 void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end, std::byte* dst);
@@ -31,7 +29,7 @@ void decode_row(const PackedLayout& layout, const std::byte* matrix, int64_t row
 void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, int64_t tile_end, std::byte* dst);
 float synthetic_global(int64_t cols);
 
-inline constexpr FormatInfo kInfo{FormatId::kNvfp4, "nvfp4", 16,         2,          0.5625,
-                                  layout,           pack,    decode_row, synthesize, synthetic_global};
+inline constexpr FormatInfo kInfo{FormatId::kNvfp4, "nvfp4",         16, 2, 16, 0.5625, layout, pack, decode_row,
+                                  synthesize,       synthetic_global};
 
 }  // namespace ft::formats::nvfp4

@@ -2,7 +2,8 @@
 //
 //   words: [block][pair p = 0..7][lane]   uint32: k = (block * 16 + lane) * 16 + 2p in the low half, k + 1 in the high
 //
-// for formats whose lanes own 16 k (bf16, nvfp4, fp8_block). k past cols are zero, and blocks are always whole.
+// k past cols are zero, and blocks are always whole. It is the lane order of formats whose lanes own 16 k (bf16, nvfp4,
+// fp8_block); mxfp4's lanes of 32 k read it too (kernels/formats/mxfp4.h).
 #pragma once
 
 #include <cstdint>

@@ -7,11 +7,11 @@
 //     acc[l] = fma(P, scale(b, l), acc[l])          bf16: scale is 1
 //   for width 8, 4, 2, 1:  acc[i] = acc[i] + acc[i + width], i < width
 //   y = acc[0] * global
-// w are codes decoded exactly to bf16. Lanes that the last block lacks and k past cols have w = x = scale = +0 and are
-// computed like the others (which turns an accumulated -0 into +0). Every fp32 operation rounds to nearest even and
-// flushes denormal inputs and results, signs kept (FTZ and DAZ, tininess after rounding); every variant sets MXCSR for
-// itself at entry and restores it, so callers need nothing. Equal bits means: NaN where the other has NaN, whatever its
-// payload. The result never depends on tokens, tile range or thread.
+// group is the format's: 16, or 32 for mxfp4. w are codes decoded exactly to bf16. Lanes that the last block lacks and
+// k past cols have w = x = scale = +0 and are computed like the others (which turns an accumulated -0 into +0). Every
+// fp32 operation rounds to nearest even and flushes denormal inputs and results, signs kept (FTZ and DAZ, tininess
+// after rounding); every variant sets MXCSR for itself at entry and restores it, so callers need nothing. Equal bits
+// means: NaN where the other has NaN, whatever its payload. The result never depends on tokens, tile range or thread.
 #pragma once
 
 #include <cstdint>

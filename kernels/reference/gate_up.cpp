@@ -23,7 +23,7 @@ void gate_up(const GateUpArgs& args) {
     for (int64_t t = 0; t < args.tokens; ++t) {
       const uint32_t even = activation<kFormat>(args, row, args.x[t]);
       const uint32_t odd = row + 1 < rows ? activation<kFormat>(args, row + 1, args.x[t]) : 0u;
-      args.a[t][row / 256 * 128 + row % 16 / 2 * kLanes + row % 256 / 16] = even | odd << 16;
+      args.a[t][activation_index(row)] = even | odd << 16;
     }
   }
 }

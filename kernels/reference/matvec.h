@@ -5,9 +5,13 @@
 
 namespace ft::reference {
 
+// Index of the packed activation word that holds k and k + 1, k even (kernels/ops/activations.h).
+inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 16 / 2 * kLanes + k % 256 / 16; }
+
 // Row `row` of the packed matrix at `data` times packed activations x, without the global.
 template <FormatId kFormat>
 float dot_row(const PackedLayout& layout, const std::byte* data, int64_t row, const uint32_t* x) {
+  constexpr int kGroup = Decode<kFormat>::kGroup;
   constexpr int kWordsPerLane = Decode<kFormat>::kWords;
   const int64_t row_in_tile = row % kRowsPerTile;
   const std::byte* codes = formats::tile_codes(layout, data, row / kRowsPerTile);
@@ -22,8 +26,9 @@ float dot_row(const PackedLayout& layout, const std::byte* data, int64_t row, co
         words[h] = formats::read_word(codes, formats::word_index(shape, h, row_in_tile, lane));
       }
       float p = 0;
-      for (int pair = 0; pair < 8; ++pair) {
-        const uint32_t xw = x[(block * 8 + pair) * kLanes + lane];
+      for (int pair = 0; pair < kGroup / 2; ++pair) {
+        // An absent lane may lie past the activations' last block.
+        const uint32_t xw = present ? x[activation_index((block * kLanes + lane) * kGroup + 2 * pair)] : 0u;
         const float x_even = std::bit_cast<float>(xw << 16);
         const float x_odd = std::bit_cast<float>(xw & 0xffff0000u);
         p = fma(Decode<kFormat>::weight(words, 2 * pair + 1), x_odd, p);

@@ -6,11 +6,11 @@ import struct
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
-H, I, E, V, HEADS, KV, HD = 16, 16, 2, 4, 2, 1, 4
+WIDTH, E, V, HEADS, KV, HD = 16, 2, 4, 2, 1, 4
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 
-CONFIG = {"model_type": "qwen3_moe", "hidden_size": H, "num_hidden_layers": 1, "num_attention_heads": HEADS,
-          "num_key_value_heads": KV, "head_dim": HD, "moe_intermediate_size": I, "num_experts": E,
+CONFIG = {"model_type": "qwen3_moe", "hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": HEADS,
+          "num_key_value_heads": KV, "head_dim": HD, "moe_intermediate_size": WIDTH, "num_experts": E,
           "num_experts_per_tok": 1, "vocab_size": V, "tie_word_embeddings": True}
 QUANTIZATION = {
     "bf16": None,
@@ -18,18 +18,23 @@ QUANTIZATION = {
     "compressed": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
                    "ignore": ["re:.*self_attn.*", "lm_head"], "config_groups": {"g": {"targets": ["Linear"]}}},
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["self_attn"]},
+    "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": ["*self_attn*"]},
+    "deepseek_fp4": {"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"},
     "fused": None,
 }
 # One expert matrix in a format that is refused: endings and shapes beside its stem.
 REFUSED = {
-    "gptq": {".qweight": ("I32", [I // 8, H])},
-    "int4": {".weight_packed": ("I32", [I, H // 8])},
-    "mxfp4": {".weight_packed": ("U8", [I, H // 2]), ".weight_scale": ("U8", [I, 1])},
-    "deepseek_fp4": {".weight": ("I8", [I, H // 2]), ".scale": ("F8_E8M0", [I, 1])},
-    "deepseek_fp8": {".weight": ("F8_E4M3", [I, H]), ".scale": ("F8_E8M0", [1, 1])},
-    "fp8_tensor": {".weight": ("F8_E4M3", [I, H]), ".weight_scale": ("F32", [])},
-    "f16": {".weight": ("F16", [I, H])},
+    "gptq": {".qweight": ("I32", [2, 16])},
+    "int4": {".weight_packed": ("I32", [16, 2])},
+    "deepseek_fp8": {".weight": ("F8_E4M3", [16, 16]), ".scale": ("F8_E8M0", [1, 1])},
+    "fp8_tensor": {".weight": ("F8_E4M3", [16, 16]), ".weight_scale": ("F32", [])},
+    "f16": {".weight": ("F16", [16, 16])},
 }
+
+
+def width(scheme):
+    """Hidden and intermediate size: MXFP4 needs twice the others' smallest."""
+    return 2 * WIDTH if scheme in ("mxfp4", "deepseek_fp4") else WIDTH
 
 
 def quantized(stem, rows, cols, scheme):
@@ -39,25 +44,31 @@ def quantized(stem, rows, cols, scheme):
     if scheme == "compressed":
         return {stem + ".weight_packed": ("U8", [rows, cols // 2]),
                 stem + ".weight_scale": ("F8_E4M3", [rows, cols // 16]), stem + ".weight_global_scale": ("F32", [1])}
+    if scheme == "mxfp4":
+        return {stem + ".weight_packed": ("U8", [rows, cols // 2]), stem + ".weight_scale": ("U8", [rows, cols // 32])}
+    if scheme == "deepseek_fp4":
+        return {stem + ".weight": ("I8", [rows, cols // 2]), stem + ".scale": ("F8_E8M0", [rows, cols // 32])}
     if scheme == "fp8":
         return {stem + ".weight": ("F8_E4M3", [rows, cols]), stem + ".weight_scale_inv": ("F32", [1, 1])}
     return {stem + ".weight": ("BF16", [rows, cols])}
 
 
 def tensors(scheme):
-    layer = "model.layers.0."
-    shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], layer + "input_layernorm.weight": [H],
-              layer + "post_attention_layernorm.weight": [H], layer + "mlp.gate.weight": [E, H]}
-    for name, shape in (("q_proj", [HEADS * HD, H]), ("k_proj", [KV * HD, H]), ("v_proj", [KV * HD, H]),
-                        ("o_proj", [H, HEADS * HD]), ("q_norm", [HD]), ("k_norm", [HD])):
+    layer, size = "model.layers.0.", width(scheme)
+    shapes = {"model.embed_tokens.weight": [V, size], "model.norm.weight": [size],
+              layer + "input_layernorm.weight": [size], layer + "post_attention_layernorm.weight": [size],
+              layer + "mlp.gate.weight": [E, size]}
+    for name, shape in (("q_proj", [HEADS * HD, size]), ("k_proj", [KV * HD, size]), ("v_proj", [KV * HD, size]),
+                        ("o_proj", [size, HEADS * HD]), ("q_norm", [HD]), ("k_norm", [HD])):
         shapes[layer + "self_attn." + name + ".weight"] = shape
     result = {name: ("BF16", shape) for name, shape in shapes.items()}
     experts = layer + "mlp.experts."
     if scheme == "fused":
-        return {**result, experts + "gate_up_proj": ("BF16", [E, 2 * I, H]), experts + "down_proj": ("BF16", [E, H, I])}
+        return {**result, experts + "gate_up_proj": ("BF16", [E, 2 * size, size]),
+                experts + "down_proj": ("BF16", [E, size, size])}
     for e in range(E):
-        for part, rows, cols in (("gate_proj", I, H), ("up_proj", I, H), ("down_proj", H, I)):
-            result.update(quantized(f"{experts}{e}.{part}", rows, cols, scheme))
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            result.update(quantized(f"{experts}{e}.{part}", size, size, scheme))
     return result
 
 
@@ -91,7 +102,8 @@ def main():
     small = image({"a": ("F32", [2]), "b": ("BF16", [0, 3]), "c": ("U8", [1, 2, 3])})
     (CORPUS / "safetensors" / "small").write_bytes(small)
     for scheme, quantization in QUANTIZATION.items():
-        config = json.dumps({**CONFIG, "quantization_config": quantization}, separators=(",", ":")).encode()
+        sizes = {"hidden_size": width(scheme), "moe_intermediate_size": width(scheme)}
+        config = json.dumps({**CONFIG, **sizes, "quantization_config": quantization}, separators=(",", ":")).encode()
         (CORPUS / "config" / scheme).write_bytes(config)
         index = json.dumps({"weight_map": {"model.norm.weight": "a.safetensors"}}).encode() if scheme == "fp8" else b""
         (CORPUS / "checkpoint" / scheme).write_bytes(framed(config, index, image(tensors(scheme))))

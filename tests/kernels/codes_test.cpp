@@ -12,8 +12,11 @@
 namespace ft::test {
 namespace {
 
-constexpr int64_t kCols = 272;
-constexpr int64_t kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 127, 128, 255, 256, 271};
+// Two blocks, the second one short, of lanes of 16 k and of 32 k.
+constexpr int64_t kCols = 544;
+constexpr int64_t kPlaces[] = {0,  1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15, 16,
+                               17, 18,  19,  20,  21,  22,  23,  24,  25,  26,  27,  28,  29,  30,  31,  32, 47,
+                               48, 127, 128, 255, 256, 257, 271, 272, 480, 495, 496, 511, 512, 527, 528, 543};
 
 std::vector<float> product(const KernelDesc& kernel, const OwnedMatrix& matrix, float activation) {
   const Packed packed(matrix);
@@ -91,6 +94,55 @@ TEST_SUITE("baseline") {
     });
   }
 
+  TEST_CASE("all 16 e2m1 codes at every kind of place of mxfp4") {
+    each_matvec(FormatId::kMxfp4, [](const KernelDesc& kernel) {
+      for (const int64_t place : kPlaces) {
+        CAPTURE(place);
+        OwnedMatrix matrix = zero_matrix(FormatId::kMxfp4, 16, kCols);
+        for (uint32_t code = 0; code < 16; ++code) set_code(matrix, code, place, code);
+        const auto y = product(kernel, matrix, 1.0f);
+        for (size_t code = 0; code < 16; ++code) {
+          CAPTURE(code);
+          CHECK(same(y[code], expected_sum(decode_e2m1(static_cast<uint8_t>(code)))));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("all 256 e8m0 scales of mxfp4 with all 16 codes: 0 is flushed, 255 is NaN") {
+    each_matvec(FormatId::kMxfp4, [](const KernelDesc& kernel) {
+      for (const int64_t place : {0, 31, 256, 512, 543}) {
+        CAPTURE(place);
+        OwnedMatrix matrix = zero_matrix(FormatId::kMxfp4, 16 * 256, kCols);
+        for (int64_t row = 0; row < 16 * 256; ++row) {
+          set_code(matrix, row, place, static_cast<uint32_t>(row / 256));
+          set_scale_code(matrix, row, place, static_cast<uint8_t>(row % 256));
+        }
+        const auto y = product(kernel, matrix, 1.0f);
+        int wrong = 0;
+        for (int64_t row = 0; row < 16 * 256; ++row) {
+          const float scale = row % 256 == 0 ? 0.0f : decode_e8m0(static_cast<uint8_t>(row % 256));
+          const float value = decode_e2m1(static_cast<uint8_t>(row / 256)) * scale;
+          const bool denormal = std::fpclassify(value) == FP_SUBNORMAL;  // 0.5 * 2^-126
+          if (!same(y[static_cast<size_t>(row)], denormal ? 0.0f : expected_sum(value))) ++wrong;
+        }
+        CHECK(wrong == 0);
+      }
+    });
+  }
+
+  TEST_CASE("decode_row of mxfp4 keeps the scale 2^-127") {
+    OwnedMatrix matrix = zero_matrix(FormatId::kMxfp4, 1, 32);
+    for (int64_t col = 0; col < 16; ++col) set_code(matrix, 0, col, static_cast<uint32_t>(col));
+    set_scale_code(matrix, 0, 0, 0);
+    const Packed packed(matrix);
+    float row[32];
+    format_info(FormatId::kMxfp4).decode_row(packed.layout(), packed.data(), 0, row);
+    CHECK(same(row[1], 0x1p-128f));
+    CHECK(same(row[2], 0x1p-127f));
+    CHECK(same(row[15], -0x1.8p-125f));
+  }
+
   TEST_CASE("all 65536 bf16 weights, denormals as zero") {
     each_matvec(FormatId::kBf16, [](const KernelDesc& kernel) {
       OwnedMatrix matrix = zero_matrix(FormatId::kBf16, 65536, 16);
@@ -121,7 +173,7 @@ TEST_SUITE("baseline") {
   TEST_CASE("gate_up against silu(gate x) * (up x) in long double") {
     for (const FormatInfo& info : all_formats()) {
       CAPTURE(std::string(info.name));
-      constexpr int64_t kHidden = 272, kIntermediate = 48;
+      constexpr int64_t kHidden = 288, kIntermediate = 64;
       Random random(21);
       const OwnedMatrix gate = random_matrix(info.id, kIntermediate, kHidden, {-4, -1, 0}, random);
       const OwnedMatrix up = random_matrix(info.id, kIntermediate, kHidden, {-4, -1, 0}, random);

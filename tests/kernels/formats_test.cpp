@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/base/fp_codes.h"
@@ -13,8 +14,7 @@ namespace ft::test {
 namespace {
 
 std::vector<int64_t> some_cols(FormatId format) {
-  if (format == FormatId::kNvfp4) return {16, 32, 160, 240, 256, 272, 640};
-  return {1, 2, 15, 16, 17, 127, 128, 129, 160, 255, 256, 257, 400, 640};
+  return cols_of(format, {1, 2, 15, 16, 17, 32, 127, 128, 129, 160, 240, 255, 256, 257, 272, 400, 480, 512, 544, 640});
 }
 
 float floor_to_bf16(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0xffff0000u); }
@@ -25,7 +25,7 @@ TEST_SUITE("baseline") {
     for (const FormatInfo& info : all_formats()) {
       CHECK(&format_info(info.id) == &info);
       CHECK(format_by_name(info.name) == info.id);
-      CHECK(info.group == 16);
+      CHECK(info.group == (info.id == FormatId::kMxfp4 ? 32 : 16));
     }
     CHECK_FALSE(format_by_name("nvfp5").has_value());
     CHECK_FALSE(format_by_name("").has_value());
@@ -53,11 +53,25 @@ TEST_SUITE("baseline") {
     }
   }
 
+  TEST_CASE("bytes worked out by hand: the low nibble is the even column") {
+    const auto decoded = [](FormatId format, uint8_t byte, uint8_t scale, float global) {
+      OwnedMatrix matrix = zero_matrix(format, 1, 32);
+      matrix.codes[15] = static_cast<std::byte>(byte);  // columns 30 and 31
+      matrix.scales.back() = static_cast<std::byte>(scale);
+      const Packed packed(matrix);
+      std::vector<float> row(32);
+      format_info(format).decode_row(packed.layout(), packed.data(), 0, row.data());
+      return std::pair{row[30] * global, row[31] * global};
+    };
+    CHECK(decoded(FormatId::kMxfp4, 0xa7, 0x7c, 1.0f) == std::pair{0.75f, -0.125f});  // 6 and -1 times 2^-3
+    CHECK(decoded(FormatId::kNvfp4, 0x2b, 0x48, 0x1p-10f) == std::pair{-0.005859375f, 0.00390625f});
+  }
+
   TEST_CASE("packing tiles in parts gives the same bytes, and touches no other tile") {
     for (const FormatInfo& info : all_formats()) {
       Random random(11);
-      const OwnedMatrix matrix = random_matrix(info.id, 19, 272, {}, random);
-      const PackedLayout layout = info.layout(19, 272);
+      const OwnedMatrix matrix = random_matrix(info.id, 19, 288, {}, random);
+      const PackedLayout layout = info.layout(19, 288);
       Guarded<std::byte> whole(layout.bytes), parts(layout.bytes);
       info.pack(matrix.raw(), layout, 0, layout.row_tiles, whole.data());
       info.pack(matrix.raw(), layout, 3, 5, parts.data());
@@ -74,7 +88,7 @@ TEST_SUITE("baseline") {
     for (const FormatInfo& info : all_formats()) {
       const PackedLayout layout = info.layout(4096, 2560);
       CHECK(layout.row_tiles == 1024);
-      CHECK(layout.blocks == 10);
+      CHECK(layout.blocks == 2560 / (16 * info.group));
       CHECK(layout.last_lanes == 16);
       CHECK(layout.scales_offset % kPackedAlign == 0);
       CHECK(layout.bytes % kPackedAlign == 0);
@@ -83,23 +97,26 @@ TEST_SUITE("baseline") {
       const PackedLayout ragged = info.layout(5, 160);
       CHECK(ragged.row_tiles == 2);
       CHECK(ragged.blocks == 1);
-      CHECK(ragged.last_lanes == 10);
+      CHECK(ragged.last_lanes == 160 / info.group);
     }
   }
 
   TEST_CASE("shapes out of bounds are refused, at the bound and one past it") {
     for (const FormatInfo& info : all_formats()) {
       CAPTURE(std::string(info.name));
-      CHECK_NOTHROW(info.layout(1, 16));
+      const int64_t cols = info.cols_multiple;
+      CHECK_NOTHROW(info.layout(1, cols));
+      if (cols > 1) CHECK_THROWS_AS(info.layout(1, cols + 1), Error);
       CHECK_NOTHROW(info.layout(kMaxMatrixRows, kMaxMatrixCols));
-      CHECK_THROWS_AS(info.layout(kMaxMatrixRows + 1, 16), Error);
-      CHECK_THROWS_AS(info.layout(4, kMaxMatrixCols + 16), Error);
-      CHECK_THROWS_AS(info.layout(0, 16), Error);
+      CHECK_THROWS_AS(info.layout(kMaxMatrixRows + 1, cols), Error);
+      CHECK_THROWS_AS(info.layout(4, kMaxMatrixCols + cols), Error);
+      CHECK_THROWS_AS(info.layout(0, cols), Error);
       CHECK_THROWS_AS(info.layout(4, 0), Error);
-      CHECK_THROWS_AS(info.layout(-4, 16), Error);
+      CHECK_THROWS_AS(info.layout(-4, cols), Error);
       CHECK_THROWS_AS(expert_layout(info.id, 64, 0), Error);
     }
     CHECK_THROWS_WITH_AS(format_info(FormatId::kNvfp4).layout(4, 40), doctest::Contains("multiples of 16"), Error);
+    CHECK_THROWS_WITH_AS(format_info(FormatId::kMxfp4).layout(4, 48), doctest::Contains("multiples of 32"), Error);
     CHECK_NOTHROW(format_info(FormatId::kFp8Block).layout(4, 41));
   }
 
@@ -126,7 +143,7 @@ TEST_SUITE("baseline") {
 
   TEST_CASE("synthetic weights: the same bytes in parts, unit scale, finite, zero where there is no weight") {
     for (const FormatInfo& info : all_formats()) {
-      for (const int64_t cols : {48, 160, 2560}) {
+      for (const int64_t cols : cols_of(info.id, {48, 64, 160, 2560})) {
         for (const int64_t rows : {33, 64}) {
           INFO(std::string(info.name), " rows ", rows, " cols ", cols);
           const PackedLayout layout = info.layout(rows, cols);
@@ -153,7 +170,7 @@ TEST_SUITE("baseline") {
         }
       }
       // Absent rows and cols: as packing zeros would leave them.
-      const int64_t cols = info.id == FormatId::kNvfp4 ? 48 : 37;
+      const int64_t cols = info.cols_multiple == 1 ? 37 : 3 * info.cols_multiple;
       const PackedLayout layout = info.layout(5, cols);
       Guarded<std::byte> made(layout.bytes);
       info.synthesize(layout, 1, 0, layout.row_tiles, made.data());
@@ -208,8 +225,8 @@ TEST_SUITE("baseline") {
             sum += product;
             absolute += std::fabs(product);
           }
-          // Roundings on the way of one term: 16 in its lane, one a block, 4 in the tree, the global.
-          const long double roundings = 16 + (cols + 255) / 256 + 4 + 1;
+          // Roundings on the way of one term: 16 or 32 in its lane, one a block, 4 in the tree, the global.
+          const long double roundings = info.group + (cols + 255) / 256 + 4 + 1;
           const long double bound = roundings * 0x1p-24L * absolute * std::fabs(matrix.global);
           CHECK(std::fabs(static_cast<long double>(y[row]) - sum * matrix.global) <= bound);
         }
@@ -220,11 +237,11 @@ TEST_SUITE("baseline") {
   TEST_CASE("an expert is one aligned range: gate, up, down, trailer") {
     for (const FormatInfo& info : all_formats()) {
       CAPTURE(std::string(info.name));
-      const ExpertLayout layout = expert_layout(info.id, 272, 48);
-      CHECK(layout.gate.rows == 48);
-      CHECK(layout.gate.cols == 272);
-      CHECK(layout.down.rows == 272);
-      CHECK(layout.down.cols == 48);
+      const ExpertLayout layout = expert_layout(info.id, 288, 64);
+      CHECK(layout.gate.rows == 64);
+      CHECK(layout.gate.cols == 288);
+      CHECK(layout.down.rows == 288);
+      CHECK(layout.down.cols == 64);
       CHECK(layout.up_offset == layout.gate.bytes);
       CHECK(layout.down_offset == 2 * layout.gate.bytes);
       CHECK(layout.trailer_offset == layout.down_offset + layout.down.bytes);
@@ -232,9 +249,9 @@ TEST_SUITE("baseline") {
       CHECK(layout.bytes % kBlobAlign == 0);
       CHECK(layout.bytes - layout.payload_bytes < kBlobAlign);
       Random random(5);
-      const OwnedMatrix gate = random_matrix(info.id, 48, 272, {}, random);
-      const OwnedMatrix up = random_matrix(info.id, 48, 272, {}, random);
-      const OwnedMatrix down = random_matrix(info.id, 272, 48, {}, random);
+      const OwnedMatrix gate = random_matrix(info.id, 64, 288, {}, random);
+      const OwnedMatrix up = random_matrix(info.id, 64, 288, {}, random);
+      const OwnedMatrix down = random_matrix(info.id, 288, 64, {}, random);
       Guarded<std::byte> blob(layout.bytes), again(layout.bytes);
       std::fill_n(again.data(), again.size(), std::byte{0xff});
       pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data());
@@ -257,8 +274,8 @@ TEST_SUITE("baseline") {
       std::fill_n(again.data(), again.size(), std::byte{0xff});
       synthesize_expert(layout, 3, again.data());
       CHECK(std::equal(blob.data(), blob.data() + blob.size(), again.data()));
-      CHECK(expert_gate(layout, blob.data()).global == info.synthetic_global(272));
-      CHECK(expert_down(layout, blob.data()).global == info.synthetic_global(48));
+      CHECK(expert_gate(layout, blob.data()).global == info.synthetic_global(288));
+      CHECK(expert_down(layout, blob.data()).global == info.synthetic_global(64));
       CHECK_FALSE(std::equal(blob.data(), blob.data() + layout.gate.bytes, blob.data() + layout.up_offset));
     }
   }

@@ -20,6 +20,11 @@ size_t fp8_scale_index(const OwnedMatrix& matrix, int64_t row, int64_t col) {
   return static_cast<size_t>(row / 128 * ((matrix.cols + 127) / 128) + col / 128);
 }
 
+bool is_fp4(FormatId format) { return format == FormatId::kNvfp4 || format == FormatId::kMxfp4; }
+
+// Columns that share a scale code.
+int64_t scale_group(FormatId format) { return format == FormatId::kNvfp4 ? 16 : 32; }
+
 void set_float(std::vector<std::byte>& bytes, size_t index, float value) {
   std::memcpy(bytes.data() + index * 4, &value, 4);
 }
@@ -34,7 +39,19 @@ uint8_t random_e4m3(Random& random, const Exponents& exponents) {
   return (code & 0x7f) == 0x7f ? static_cast<uint8_t>(code ^ 1) : code;
 }
 
+uint8_t random_e8m0(Random& random, const Exponents& exponents) {
+  const bool any = exponents.special_in > 0 && random.below(static_cast<uint64_t>(exponents.special_in)) == 0;
+  if (any) return static_cast<uint8_t>(random.below(256));
+  const auto span = static_cast<uint64_t>(exponents.high - exponents.low + 1);
+  return static_cast<uint8_t>(std::clamp(127 + exponents.low + static_cast<int>(random.below(span)), 0, 254));
+}
+
 }  // namespace
+
+std::vector<int64_t> cols_of(FormatId format, std::vector<int64_t> candidates) {
+  std::erase_if(candidates, [&](int64_t cols) { return cols % format_info(format).cols_multiple != 0; });
+  return candidates;
+}
 
 OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
   OwnedMatrix matrix;
@@ -49,6 +66,10 @@ OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
     case FormatId::kNvfp4:
       matrix.codes.resize(count / 2);
       matrix.scales.resize(count / 16, std::byte{0x38});
+      break;
+    case FormatId::kMxfp4:
+      matrix.codes.resize(count / 2);
+      matrix.scales.resize(count / 32, std::byte{127});
       break;
     case FormatId::kFp8Block: {
       matrix.codes.resize(count);
@@ -74,6 +95,10 @@ OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exp
           set_code(matrix, row, col, static_cast<uint32_t>(random.below(16)));
           if (col % 16 == 0) set_scale_code(matrix, row, col, random_e4m3(random, exponents));
           break;
+        case FormatId::kMxfp4:
+          set_code(matrix, row, col, static_cast<uint32_t>(random.below(16)));
+          if (col % 32 == 0) set_scale_code(matrix, row, col, random_e8m0(random, exponents));
+          break;
         case FormatId::kFp8Block:
           set_code(matrix, row, col, random_e4m3(random, {-7, 8, exponents.special_in}));
           if (row % 128 == 0 && col % 128 == 0) {
@@ -92,7 +117,8 @@ void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code) {
     case FormatId::kBf16:
       std::memcpy(matrix.codes.data() + index * 2, &code, 2);
       break;
-    case FormatId::kNvfp4: {
+    case FormatId::kNvfp4:
+    case FormatId::kMxfp4: {
       const std::byte old = matrix.codes[index / 2];
       matrix.codes[index / 2] = index % 2 == 0 ? (old & std::byte{0xf0}) | static_cast<std::byte>(code & 15u)
                                                : (old & std::byte{0x0f}) | static_cast<std::byte>(code << 4);
@@ -105,8 +131,9 @@ void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code) {
 }
 
 void set_scale_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint8_t code) {
-  FT_CHECK(matrix.format == FormatId::kNvfp4);
-  matrix.scales[index_of(matrix, row, col) / 16] = static_cast<std::byte>(code);
+  FT_CHECK(is_fp4(matrix.format));
+  matrix.scales[index_of(matrix, row, col) / static_cast<size_t>(scale_group(matrix.format))] =
+      static_cast<std::byte>(code);
 }
 
 float raw_value(const OwnedMatrix& matrix, int64_t row, int64_t col) {
@@ -117,10 +144,13 @@ float raw_value(const OwnedMatrix& matrix, int64_t row, int64_t col) {
       std::memcpy(&bits, matrix.codes.data() + index * 2, 2);
       return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
     }
-    case FormatId::kNvfp4: {
+    case FormatId::kNvfp4:
+    case FormatId::kMxfp4: {
       const auto byte = static_cast<uint8_t>(matrix.codes[index / 2]);
-      const auto code = static_cast<uint8_t>(index % 2 == 0 ? byte & 15u : byte >> 4);
-      return decode_e2m1(code) * decode_e4m3(static_cast<uint8_t>(matrix.scales[index / 16]));
+      const float code = decode_e2m1(static_cast<uint8_t>(index % 2 == 0 ? byte & 15u : byte >> 4));
+      const bool e4m3 = matrix.format == FormatId::kNvfp4;
+      const auto scale = static_cast<uint8_t>(matrix.scales[index / (e4m3 ? 16 : 32)]);
+      return code * (e4m3 ? decode_e4m3(scale) : decode_e8m0(scale));
     }
     case FormatId::kFp8Block: {
       float scale;

@@ -23,13 +23,17 @@ struct OwnedMatrix {
 // All-zero codes; scales are 1.
 OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols);
 
-// bf16: `exponents`. nvfp4 and fp8_block: any finite code; scales from `exponents` (nvfp4: any finite e4m3 code within
-// that range of exponents, negative ones too). One in exponents.special_in codes or scales is any code at all.
+// bf16: `exponents`. The others: any finite code; scales from `exponents` (nvfp4: any finite e4m3 code within that
+// range of exponents, negative ones too; mxfp4: powers of two). One in exponents.special_in codes or scales is any code
+// at all.
 OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exponents& exponents, Random& random);
 
-// Code (the low bits of `code`) of one element; scale code of the group that holds it (nvfp4 only).
+// Code (the low bits of `code`) of one element; scale code of the group that holds it (nvfp4, mxfp4).
 void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code);
 void set_scale_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint8_t code);
+
+// Those of `candidates` that the format takes as a number of columns.
+std::vector<int64_t> cols_of(FormatId format, std::vector<int64_t> candidates);
 
 // code times scale of one element, without the global.
 float raw_value(const OwnedMatrix& matrix, int64_t row, int64_t col);

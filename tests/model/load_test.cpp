@@ -233,6 +233,58 @@ TEST_CASE("data at odd addresses, and fp8 scales in BF16") {
   }
 }
 
+TEST_CASE("every weight of MXFP4 matrices, dense and of experts, in both namings and at odd addresses") {
+  for (const Mxfp4Names names : {Mxfp4Names::kCompressedTensors, Mxfp4Names::kDeepseek}) {
+    CAPTURE(static_cast<int>(names));
+    EditableModel model = read_model(golden_folder("qwen3_moe.b"));
+    to_mxfp4(model.tensors, "_proj.", names);
+    TempFolder folder, as_bf16;
+    model.write(folder, /*header_pad=*/1);
+    mxfp4_to_bf16(model.tensors);
+    model.write(as_bf16);
+    const auto weights = load(folder.path()), expected = load(as_bf16.path());
+    CHECK(weights->formats.experts == "mxfp4");
+    CHECK(weights->formats.dense == "bf16+mxfp4");
+    REQUIRE(weights->matrices.size() == expected->matrices.size());
+    const auto check_same = [](const PackedMatrix& got, const PackedMatrix& want) {
+      CHECK(got.global == 1.0f);
+      std::vector<float> a(static_cast<size_t>(want.layout.cols)), b(a.size());
+      for (int64_t row = 0; row < want.layout.rows; ++row) {
+        format_info(got.layout.format).decode_row(got.layout, got.data, row, a.data());
+        format_info(want.layout.format).decode_row(want.layout, want.data, row, b.data());
+        CHECK(a == b);
+      }
+    };
+    for (size_t i = 0; i < weights->matrices.size(); ++i) check_same(weights->matrices[i], expected->matrices[i]);
+    for (int layer = 0; layer < weights->bank.layers(); ++layer) {
+      const ExpertLayout &got = weights->bank.layout(layer), &want = expected->bank.layout(layer);
+      CHECK(got.gate.format == FormatId::kMxfp4);
+      for (int e = 0; e < weights->bank.experts(); ++e) {
+        const std::byte *a = weights->bank.blob(layer, e), *b = expected->bank.blob(layer, e);
+        check_same(expert_gate(got, a), expert_gate(want, b));
+        check_same(expert_up(got, a), expert_up(want, b));
+        check_same(expert_down(got, a), expert_down(want, b));
+      }
+    }
+  }
+}
+
+TEST_CASE("fused MXFP4 experts equal split ones") {
+  const std::string golden = golden_folder("qwen3_moe.b");
+  EditableModel model = read_model(golden);
+  to_mxfp4(model.tensors, ".experts.", Mxfp4Names::kDeepseek);
+  TempFolder split, fused;
+  model.write(split);
+  for (const std::string& prefix : expert_prefixes(golden)) {
+    for (const char* ending : {".weight", ".scale"}) {
+      fuse(model.tensors, prefix, 8, {"gate_proj", "up_proj"}, ending, std::string("gate_up_proj") + ending);
+      fuse(model.tensors, prefix, 8, {"down_proj"}, ending, std::string("down_proj") + ending);
+    }
+  }
+  model.write(fused);
+  CHECK(same_bank(load(fused.path())->bank, load(split.path())->bank));
+}
+
 TEST_CASE("vectors may be F32 or F16") {
   TempFolder folder;
   EditableModel model = read_model(golden_folder("qwen3_moe.b"));

@@ -92,6 +92,34 @@ TEST_CASE("compressed-tensors ignores by exact name or by anchored expression, w
   CHECK(format_in(targeted, kQuery) == FormatId::kBf16);
 }
 
+TEST_CASE("mxfp4 of compressed-tensors is a scheme like nvfp4, mxfp4 alone means routed experts") {
+  const std::string targeted = R"({"quant_method":"compressed-tensors","format":"mxfp4-pack-quantized","ignore":[],
+      "config_groups":{"g":{"targets":["Linear"],"weights":{"num_bits":4,"type":"float","group_size":32}}}})";
+  CHECK(format_in(targeted, kExpert) == FormatId::kMxfp4);
+  CHECK(format_in(targeted, kQuery) == FormatId::kMxfp4);
+  const std::string of_16 = R"({"quant_method":"compressed-tensors","format":"mxfp4-pack-quantized",
+      "config_groups":{"g":{"targets":["Linear"],"weights":{"group_size":16}}}})";
+  CHECK(mentions(refusal(of_16), {"config_groups.g.weights.group_size", "16", "32"}));
+  CHECK(format_in(R"({"quant_method":"mxfp4"})", kExpert) == FormatId::kMxfp4);
+  CHECK(format_in(R"({"quant_method":"mxfp4"})", kQuery) == FormatId::kBf16);
+  CHECK(format_in(R"({"quant_method":"mxfp4"})", "model.layers.3.mlp.shared_experts.gate_proj") == FormatId::kBf16);
+  const std::string skipped = R"({"quant_method":"mxfp4","modules_to_not_convert":["model.layers.*.mlp"]})";
+  CHECK(format_in(skipped, kExpert) == FormatId::kBf16);
+}
+
+TEST_CASE("expert_dtype fp4 changes routed experts only, beside quantization_config or in it") {
+  const std::string inside = R"({"quant_method":"fp8","weight_block_size":[128,128],"expert_dtype":"fp4"})";
+  CHECK(format_in(inside, kExpert) == FormatId::kMxfp4);
+  CHECK(format_in(inside, kQuery) == FormatId::kFp8Block);
+  Json config = with(fp8("[]"));
+  config["expert_dtype"] = "fp4";
+  CHECK(QuantizationRules(config).format_of(kExpert) == FormatId::kMxfp4);
+  config["expert_dtype"] = "fp8";
+  CHECK(QuantizationRules(config).format_of(kExpert) == FormatId::kFp8Block);
+  config["expert_dtype"] = "int3";
+  CHECK(mentions(error_of([&] { const QuantizationRules rules(config); }), {"expert_dtype", "int3", "fp4, fp8"}));
+}
+
 TEST_CASE("fp8 skips by name, by what encloses, and by ending") {
   CHECK(format_in(fp8("[]"), kQuery) == FormatId::kFp8Block);
   CHECK(format_in(fp8(R"(["model.layers.3.self_attn.q_proj"])"), kQuery) == FormatId::kBf16);

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -11,7 +13,9 @@
 #include <sstream>
 
 #include "engine/model/checkpoint.h"
+#include "kernels/base/bf16.h"
 #include "kernels/base/error.h"
+#include "kernels/base/fp_codes.h"
 
 namespace ft::test {
 namespace {
@@ -24,6 +28,40 @@ std::string read_file(const std::string& path) {
   std::ostringstream content;
   content << file.rdbuf();
   return content.str();
+}
+
+float bf16_at(const std::string& bytes, size_t index) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, bytes.data() + index * sizeof bits, sizeof bits);
+  return to_float(bf16{bits});
+}
+
+uint8_t nearest_e2m1(float x) {
+  const auto distance = [&](int code) { return std::abs(decode_e2m1(static_cast<uint8_t>(code)) - x); };
+  int best = 0;
+  for (int code = 1; code < 16; ++code) best = distance(code) < distance(best) ? code : best;
+  return static_cast<uint8_t>(best);
+}
+
+constexpr size_t kMxfp4Group = 32;
+
+struct Mxfp4Bytes {
+  std::string codes, scales;
+};
+Mxfp4Bytes round_to_mxfp4(const std::string& bf16_bytes) {
+  Mxfp4Bytes result;
+  for (size_t first = 0; first * 2 < bf16_bytes.size(); first += kMxfp4Group) {
+    float largest = 0x1p-100f;  // a group of zeros has a scale too
+    for (size_t i = 0; i < kMxfp4Group; ++i) largest = std::max(largest, std::abs(bf16_at(bf16_bytes, first + i)));
+    const auto scale = static_cast<uint8_t>(127 + std::ilogb(largest) - 2);
+    result.scales.push_back(static_cast<char>(scale));
+    for (size_t i = 0; i < kMxfp4Group; i += 2) {
+      const int even = nearest_e2m1(bf16_at(bf16_bytes, first + i) / decode_e8m0(scale));
+      const int odd = nearest_e2m1(bf16_at(bf16_bytes, first + i + 1) / decode_e8m0(scale));
+      result.codes.push_back(static_cast<char>(even | odd << 4));
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -90,6 +128,47 @@ EditableModel read_model(const std::string& directory) {
   model.config = std::make_unique<Json>(Json::parse(read_file(directory + "/config.json")));
   model.tensors = read_tensors(directory + "/model.safetensors");
   return model;
+}
+
+void to_mxfp4(DiskTensors& tensors, std::string_view part, Mxfp4Names names) {
+  const bool packed = names == Mxfp4Names::kCompressedTensors;
+  DiskTensors made;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.find(part) == std::string::npos) continue;
+    REQUIRE((tensor.dtype == "BF16" && tensor.shape.size() == 2 && tensor.shape[1] % int64_t{kMxfp4Group} == 0));
+    REQUIRE(name.ends_with(".weight"));
+    const std::string stem = name.substr(0, name.size() - std::strlen(".weight"));
+    const Mxfp4Bytes bytes = round_to_mxfp4(tensor.bytes);
+    const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
+    made[stem + (packed ? ".weight_packed" : ".weight")] = {packed ? "U8" : "I8", {rows, cols / 2}, bytes.codes};
+    made[stem + (packed ? ".weight_scale" : ".scale")] = {
+        packed ? "U8" : "F8_E8M0", {rows, cols / int64_t{kMxfp4Group}}, bytes.scales};
+  }
+  REQUIRE(!made.empty());
+  std::erase_if(tensors, [&](const auto& entry) { return entry.first.find(part) != std::string::npos; });
+  tensors.merge(made);
+}
+
+void mxfp4_to_bf16(DiskTensors& tensors) {
+  for (const auto& [codes_ending, scales_ending] :
+       {std::pair{".weight_packed", ".weight_scale"}, std::pair{".weight", ".scale"}}) {
+    std::vector<std::string> stems;
+    for (const auto& [name, tensor] : tensors) {
+      if (name.ends_with(scales_ending)) stems.push_back(name.substr(0, name.size() - std::strlen(scales_ending)));
+    }
+    for (const std::string& stem : stems) {
+      const DiskTensor scales = tensors.extract(stem + scales_ending).mapped();
+      const DiskTensor codes = tensors.extract(stem + codes_ending).mapped();
+      DiskTensor values{"BF16", {codes.shape[0], codes.shape[1] * 2}, ""};
+      for (size_t i = 0; i < codes.bytes.size() * 2; ++i) {
+        const auto byte = static_cast<uint8_t>(codes.bytes[i / 2]);
+        const float code = decode_e2m1(static_cast<uint8_t>(i % 2 == 0 ? byte & 15u : byte >> 4));
+        const bf16 value = to_bf16(code * decode_e8m0(static_cast<uint8_t>(scales.bytes[i / kMxfp4Group])));
+        values.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+      }
+      tensors[stem + ".weight"] = values;
+    }
+  }
 }
 
 std::vector<std::string> golden_folders(std::initializer_list<std::string_view> names) {

@@ -54,6 +54,18 @@ struct EditableModel {
 };
 EditableModel read_model(const std::string& directory);
 
+// How a checkpoint calls MXFP4 matrices.
+enum class Mxfp4Names {
+  kCompressedTensors,  // .weight_packed U8, .weight_scale U8
+  kDeepseek,           // .weight I8, .scale F8_E8M0
+};
+// Rounds the BF16 matrices whose names hold `part` to MXFP4: of each 32 values the largest ends as 4 or 6 (E2M1's
+// largest binade), the others at the nearest code.
+void to_mxfp4(DiskTensors& tensors, std::string_view part, Mxfp4Names names);
+// What to_mxfp4 made, as BF16 again. Exact, for scales as it chooses them: code times power of two has two significant
+// bits. Written from kernels/base/fp_codes.h alone.
+void mxfp4_to_bf16(DiskTensors& tensors);
+
 // Folders of the golden cases that are there, of `names`; the reason is printed for the others.
 std::vector<std::string> golden_folders(std::initializer_list<std::string_view> names);
 std::string golden_folder(std::string_view name);  // of those in tests/data

@@ -133,7 +133,31 @@ TEST_CASE("what config.json cannot mean") {
   CHECK(mentions(refusal([](Json& c) { c["moe_intermediate_size"] = 72; }), {"down_proj", "72", "multiple of 16"}));
   CHECK(mentions(refusal([](Json& c) { c["quantization_config"]["ignore"].push_back("*.up_proj"); }),
                  {"different formats", "up_proj"}));
-  CHECK(mentions(refusal([](Json& c) { c["quantization_config"] = {{"quant_method", "mxfp4"}}; }), {"mxfp4"}));
+  CHECK(mentions(refusal([](Json& c) { c["quantization_config"] = {{"quant_method", "gptq"}}; }), {"gptq"}));
+  CHECK(mentions(refusal([](Json& c) {
+                   c["quantization_config"] = {{"quant_method", "mxfp4"}};
+                   c["moe_intermediate_size"] = 80;
+                 }),
+                 {"down_proj", "mxfp4 with 80 columns", "multiple of 32"}));
+}
+
+TEST_CASE("configurations that make MXFP4 experts, and no more of it") {
+  const auto formats = [](const Json& quantization, const char* expert_dtype) {
+    TempFolder folder;
+    EditableModel model = read_model(golden_folder("qwen3_moe-nvfp4_modelopt"));
+    (*model.config)["quantization_config"] = quantization;
+    if (expert_dtype != nullptr) (*model.config)["expert_dtype"] = expert_dtype;
+    folder.write("config.json", model.config_text());
+    const auto weights = load_synthetic(folder.path(), 1);
+    return weights->formats.experts + " " + weights->formats.dense;
+  };
+  const Json fp8 = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  CHECK(formats({{"quant_method", "mxfp4"}}, nullptr) == "mxfp4 bf16");
+  CHECK(formats({{"quant_method", "compressed-tensors"}, {"format", "mxfp4-pack-quantized"}}, nullptr) ==
+        "mxfp4 bf16+mxfp4");
+  CHECK(formats(fp8, "fp4") == "mxfp4 bf16+fp8_block");
+  CHECK(formats(fp8, "fp8") == "fp8_block bf16+fp8_block");
+  CHECK(formats(nullptr, "fp4") == "mxfp4 bf16");
 }
 
 TEST_CASE("layers that an ignore list leaves alone are bf16") {

@@ -32,7 +32,8 @@ class SyntheticTest(ProgramTest):
         return output
 
     def test_tuned_and_served(self):
-        for name, changes, experts in (("bf16", {}, "bf16"), ("nvfp4", {"quantization_config": NVFP4}, "nvfp4")):
+        for name, changes, experts in (("bf16", {}, "bf16"), ("nvfp4", {"quantization_config": NVFP4}, "nvfp4"),
+                                       ("mxfp4", {"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4")):
             with self.subTest(name):
                 folder = synthetic_model(name, **changes)
                 _, profile = tune(folder, self.output, "--weights", "synthetic:7", *ONE_POINT)
