@@ -1,10 +1,10 @@
 // Attention: kernels/ops/attention.h, and what comes before it (head norm and rotation of kernels/ops/rows.h, rounding,
 // appending to the cache).
 //
-// A block is one token and one query head. Chunks of 64 positions go through two stages that run side by side: eight
-// warps compute the scores of a chunk, half a warp to a position and four positions of each in flight; one of them
-// makes the chunk's maximum, exponentials and sums; meanwhile four other warps add the values of the chunk before, a
-// thread to a dimension, in order of positions.
+// A block is one token and one query head. Chunks of 64 positions go through three stages that run side by side on
+// three neighbouring chunks: eight warps compute scores, half a warp to a position and four positions of each in
+// flight; one warp makes a chunk's maximum, exponentials and sums; four warps add values, a thread to a dimension, in
+// order of positions. One barrier of the whole block ends a round: racecheck follows it, where it does not a named one.
 #include <limits>
 
 #include "kernels/cuda/launch.cuh"
@@ -19,6 +19,8 @@ constexpr int kChunk = kAttentionChunk;
 constexpr int kHeadDimLimit = kMaxHeadDim;
 constexpr int kValueThreads = 128;
 constexpr int kScoreThreads = 256;
+constexpr int kThreads = kValueThreads + kScoreThreads + kWarp;
+constexpr int kStages = 3;
 constexpr int kPositionsAtOnce = kScoreThreads / kLanes;  // 16
 constexpr int kRounds = kChunk / kPositionsAtOnce;        // 4
 constexpr int kDimsPerThread = kHeadDimLimit / kValueThreads;
@@ -89,7 +91,7 @@ __global__ __launch_bounds__(kWarp* kHeadsPerBlock) void prepare_kernel(const At
 
 // ---- attention
 
-// What the two stages hand over, twice: the scores' stage fills one while the other is read.
+// What the stages hand over: a stage works on its own of the three.
 struct Chunk {
   float e[kChunk];  // scores, then exponentials
   float correction;
@@ -225,44 +227,42 @@ __device__ __forceinline__ Walk walk_of(const AttentionArgs& args, int64_t token
   return walk;
 }
 
-// Waits for the score threads only.
-__device__ __forceinline__ void score_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kScoreThreads) : "memory"); }
-
 // kDims: dimensions of a value thread, ceil(head_dim / kValueThreads).
 template <int kDims, bool kPairs>
-__global__ __launch_bounds__(kValueThreads + kScoreThreads) void attention_kernel(const AttentionArgs args) {
+__global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs args) {
   __shared__ float q[kHeadDimLimit];
-  __shared__ Chunk chunks[2];
+  __shared__ Chunk chunks[kStages];
   __shared__ float total;
   const auto thread = static_cast<int>(threadIdx.x);
   const auto head = static_cast<int>(blockIdx.x);
   const int64_t token = blockIdx.y;
   const Walk walk = walk_of(args, token, head);
   const float* q_row = args.q + token * args.q_stride + head * args.head_dim;
-  for (int d = thread; d < kHeadDimLimit; d += kValueThreads + kScoreThreads) {
+  for (int d = thread; d < kHeadDimLimit; d += kThreads) {
     q[d] = d < walk.head_dim ? __uint_as_float(__float_as_uint(q_row[d]) & 0xffff0000u) : 0.0f;
   }
   __syncthreads();
 
   const int64_t first = walk.begin / kChunk;
   const int64_t count = ceil_div(walk.length, kChunk) - first;
-  const int score_thread = thread - kValueThreads;  // negative: a value thread
+  const bool softmaxes = thread >= kValueThreads + kScoreThreads;  // the last warp
   Softmax softmax;
   float out[kDims] = {};
-  for (int64_t i = 0; i <= count; ++i) {
-    if (score_thread < 0) {
-      if (i > 0) add_values<kDims>(walk, (first + i - 1) * kChunk, chunks[(i - 1) % 2], thread, out);
-    } else if (i < count) {
-      Chunk& chunk = chunks[i % 2];
-      score_chunk<kPairs>(walk, (first + i) * kChunk, q, args.scale, score_thread, chunk.e);
-      score_barrier();
-      if (score_thread < kWarp) softmax.take(walk, (first + i) * kChunk, score_thread, chunk);
+  for (int64_t i = 0; i < count + kStages - 1; ++i) {
+    if (softmaxes) {
+      if (i >= 1 && i <= count) softmax.take(walk, (first + i - 1) * kChunk, thread % kWarp, chunks[(i - 1) % kStages]);
+    } else if (thread >= kValueThreads) {
+      if (i < count) {
+        score_chunk<kPairs>(walk, (first + i) * kChunk, q, args.scale, thread - kValueThreads, chunks[i % kStages].e);
+      }
+    } else if (i >= 2) {
+      add_values<kDims>(walk, (first + i - 2) * kChunk, chunks[(i - 2) % kStages], thread, out);
     }
     __syncthreads();
   }
-  if (score_thread == 0) total = softmax.sum;
+  if (softmaxes && thread % kWarp == 0) total = softmax.sum;
   __syncthreads();
-  if (score_thread >= 0) return;
+  if (thread >= kValueThreads) return;
 #pragma unroll
   for (int i = 0; i < kDims; ++i) {
     const int d = thread + i * kValueThreads;
@@ -276,9 +276,9 @@ void launch(const AttentionArgs& args, StreamHandle stream) {
   const dim3 grid(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.tokens));
   const bool pairs = args.head_dim % 2 == 0 && reinterpret_cast<uintptr_t>(args.kv.data) % 4 == 0;
   if (pairs) {
-    attention_kernel<kDims, true><<<grid, kValueThreads + kScoreThreads, 0, stream>>>(args);
+    attention_kernel<kDims, true><<<grid, kThreads, 0, stream>>>(args);
   } else {
-    attention_kernel<kDims, false><<<grid, kValueThreads + kScoreThreads, 0, stream>>>(args);
+    attention_kernel<kDims, false><<<grid, kThreads, 0, stream>>>(args);
   }
   require_launched("attention");
 }

@@ -135,6 +135,19 @@ RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept
   return *this;
 }
 
+void RegisteredMemory::copy_to_device(void* target, int64_t offset, int64_t bytes, StreamHandle stream) const {
+  FT_CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= bytes_);
+  auto* to = static_cast<std::byte*>(target);
+  while (bytes > 0) {
+    const int64_t piece_end = (offset / kMaxRegisterBytes + 1) * kMaxRegisterBytes;
+    const int64_t part = std::min(bytes, piece_end - offset);
+    cuda::copy_to_device(to, begin_ + offset, part, stream);
+    to += part;
+    offset += part;
+    bytes -= part;
+  }
+}
+
 void copy_to_device(void* target, const void* source, int64_t bytes, StreamHandle stream) {
   check(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream),
         "cannot copy to the CUDA device");

@@ -203,7 +203,7 @@ void test_batch(Context& context) {
         std::vector<std::vector<int32_t>> prompts;
         std::vector<Continuation> alone;
         for (int i = 0; i < batch; ++i) {
-          prompts.push_back(some_ids(5 + 7 * i, vocab, static_cast<uint64_t>(i) + 1));
+          prompts.push_back(some_ids(3 + i, vocab, static_cast<uint64_t>(i) + 1));  // together one prefill step
           alone.push_back(run_greedy(engine, prompts.back(), kSteps));
         }
         const auto together = decode_together(engine, prompts, kSteps);

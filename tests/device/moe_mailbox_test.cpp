@@ -34,7 +34,7 @@ Answerer::~Answerer() {
 
 void Answerer::answer() {
   cuda::CpuMailbox& box = rig_.box();
-  uint32_t seen = load(box.posted);
+  uint32_t seen = load(box.answered);  // the device may have posted already
   const int64_t words = activation_words(rig_.shape.hidden);
   for (const double begin = now_seconds(); !stop_.load() && now_seconds() - begin < kAnswererSeconds;) {
     const uint32_t posted = load(box.posted);

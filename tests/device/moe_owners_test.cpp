@@ -154,7 +154,7 @@ std::string copy_across(const HostBuffer& memory, const cuda::RegisteredMemory& 
     if (by_gather) {
       cuda::gather({work, false, kBlob, 0, 1}, stream.handle());
     } else {
-      cuda::copy_to_device(target.data(), memory.data() + edge - kMiB, kBlob, stream.handle());
+      registered.copy_to_device(target.data(), edge - kMiB, kBlob, stream.handle());
     }
     cuda::copy_to_host(back.host(), target.data(), kBlob, stream.handle());
     stream.synchronize();

@@ -298,9 +298,8 @@ void CudaMoe::restore(const SlotTable::Content& content) {
     if (key < 0) continue;
     slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
     const int layer = static_cast<int>(key / table_.experts);
-    const ExpertLayout& layout = bank_.layout(layer);
-    cuda::copy_to_device(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_,
-                         weights_.bank(layer) + key % table_.experts * layout.bytes, layout.bytes, main_.handle());
+    weights_.copy_expert(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_, layer,
+                         static_cast<int>(key % table_.experts), main_.handle());
   }
   clock[cuda::kLastUse] = slots;
   const auto upload = [&](void* target, const auto& values) {

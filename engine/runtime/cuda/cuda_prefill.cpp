@@ -104,9 +104,7 @@ void CudaPrefill::stream_group(const CudaMoeCall& call, cuda::ExpertArgs& args, 
   if (half.used) half.computed.make_wait(copies_.handle());
   for (size_t i = begin; i < end; ++i) {
     const auto place = static_cast<int64_t>(i % static_cast<size_t>(kDeviceStagingExperts));
-    cuda::copy_to_device(staging_.data() + place * bank_.slot_bytes(),
-                         weights_.bank(call.layer) + streamed_[i] * args.layout.bytes, args.layout.bytes,
-                         copies_.handle());
+    weights_.copy_expert(staging_.data() + place * bank_.slot_bytes(), call.layer, streamed_[i], copies_.handle());
   }
   half.arrived.record(copies_.handle());
   half.arrived.make_wait(main_.handle());

@@ -18,6 +18,8 @@ class DeviceWeights {
   const EmbeddingTable& operator[](TableId id) const { return tables_[static_cast<size_t>(id.index)]; }
   // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
   const std::byte* bank(int layer) const;
+  // One expert's blob by the copy engine.
+  void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const;
   const ModelWeights& host() const { return host_; }
   double register_seconds() const { return register_seconds_; }
 
