@@ -43,7 +43,7 @@ std::string compare(const cuda::RegisteredMemory& memory, int64_t bytes) {
   Random random(3);
   for (int i = 0; i < kComparedPieces; ++i) {
     const int64_t offset = static_cast<int64_t>(random.below(static_cast<uint64_t>(bytes / kBytes))) * kBytes;
-    cuda::copy_on_device(device.data(), memory.device() + offset, kBytes, stream.handle());
+    memory.copy_to_device(device.data(), offset, kBytes, stream.handle());
     cuda::copy_to_host(back.host(), device.data(), kBytes, stream.handle());
     stream.synchronize();
     for (int64_t word = 0; word < kBytes / 8; ++word) {

@@ -42,6 +42,9 @@ BlobSet make_blobs(const ProbeContext& context) {
     for (int layer = 0; layer < bank.layers(); ++layer) {
       if (bank.layout(layer).bytes != set.bytes) continue;
       for (int expert = 0; expert < bank.experts(); ++expert) {
+        // One copy of the copy engine cannot take a blob that lies in two registered pieces.
+        const int64_t begin = bank.blob(layer, expert) - bank.bytes().data(), last = begin + set.bytes - 1;
+        if (begin / cuda::kMaxRegisterBytes != last / cuda::kMaxRegisterBytes) continue;
         set.blobs.push_back({bank.blob(layer, expert), context.model.on_device->bank(layer) + expert * set.bytes});
       }
     }

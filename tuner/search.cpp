@@ -47,9 +47,12 @@ class Search {
     bool measured = false;
     for (const ThreadModel& model : input_.models) {
       if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
+      const bool first = !measured;
       measured = true;
-      resident(model, bounds_of(Strategy::kResident));
-      offload(model, bounds_of(Strategy::kOffload));
+      if (first || pool_computes_slots()) {
+        resident(model, bounds_of(Strategy::kResident));
+        offload(model, bounds_of(Strategy::kOffload));
+      }
       cpu(model, bounds_of(Strategy::kCpu));
       hybrid(model, bounds_of(Strategy::kHybrid));
     }
@@ -60,6 +63,14 @@ class Search {
   }
 
  private:
+  // On the host device the pool computes what is in slots; on a GPU it has work only with a CPU arm. There resident and
+  // offload are one row each, whatever thread counts were measured, and keep one thread: the one that feeds the GPU.
+  bool pool_computes_slots() const { return input_.base.device == Device::kHost; }
+  int threads_of(Strategy strategy, const ThreadModel& model) const {
+    const bool pool_works = pool_computes_slots() || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
+    return pool_works ? model.cost.cost.threads : input_.threads.value_or(1);
+  }
+
   bool wanted(Strategy strategy) const { return !input_.strategy || *input_.strategy == strategy; }
 
   // Strategies differ in what they need beside slots (offload's staging buffers).
@@ -242,7 +253,7 @@ class Search {
     CandidatePrediction candidate;
     candidate.config = input_.base;
     candidate.config.strategy = strategy;
-    candidate.config.threads = model.cost.cost.threads;
+    candidate.config.threads = threads_of(strategy, model);
     candidate.config.slots = policy.slots;
     candidate.config.fetch_of_misses = policy.fetch_of_misses;
     candidate.config.promote_bytes_per_layer = policy.max_promotions * input_.formats.expert_bytes_max;

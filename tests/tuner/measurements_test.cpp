@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/random.h"
+#include "probes/layer_sweep.h"
 
 namespace ft {
 namespace {
@@ -74,6 +76,100 @@ TEST_CASE("the ceiling is the best median of mem_read with these threads") {
   CHECK(mem_read_gbps(all, 2) == 25);
   CHECK(mem_read_gbps(all, 4) == 99);
   CHECK(mem_read_gbps(all, 8) == 0);
+}
+
+TEST_CASE("on a GPU the ceiling is what experts come through, and the link is a condition") {
+  const std::vector<Measurement> all = {series("stream", "mem_read", {100}, {{"threads", 8}}),
+                                        series("pcie_linear", "h2d.bytes=65536", {9}, {{"bytes", 65536}}),
+                                        series("pcie_linear", "h2d.bytes=268435456", {54, 50, 58},
+                                               {{"bytes", 268435456}, {"link_generation", 5}, {"link_width", 16}}),
+                                        series("pcie_linear", "both.bytes=268435456", {90}, {{"bytes", 536870912}})};
+  EngineConfig config;
+  config.device = Device::kCuda;
+  config.threads = 8;
+  const auto ceiling = [&](Strategy strategy) {
+    config.strategy = strategy;
+    return ceiling_gbps(all, config);
+  };
+  CHECK(ceiling(Strategy::kOffload) == 54);
+  CHECK(ceiling(Strategy::kCpu) == 100);
+  CHECK(ceiling(Strategy::kHybrid) == 154);
+  CHECK(ceiling(Strategy::kResident) == 0);
+  config.link_slowdown = 4;
+  CHECK(ceiling(Strategy::kOffload) == 13.5);
+  config.device = Device::kHost;
+  CHECK(ceiling(Strategy::kOffload) == 100);
+  CHECK(link_condition(all) == "PCIe 5 x16 under load, 54.0 GB/s to the device");
+  CHECK(link_condition(std::vector<Measurement>{all[1]}) == "generation and width not known, 9.0 GB/s to the device");
+  CHECK(link_condition(std::vector<Measurement>{all[0]}).empty());
+}
+
+// Qwen3-30B-A3B on a fast GPU behind PCIe 5, as the probes would sample it: 55 us an expert over the link, 30 us on the
+// CPU, 2 us in slots; both arms slow each other down. 3 % noise, 7 rounds.
+TEST_CASE("a GPU's sweep and dense steps give their parameters back, and predict cells that were held out") {
+  CostParameters truth;
+  truth.threads = 16;
+  truth[CostTerm::kBase] = 18e-6;
+  truth[CostTerm::kBasePerToken] = 0.5e-6;
+  truth[CostTerm::kSlotFixed] = 3e-6;
+  truth[CostTerm::kSlotPerExpert] = 2e-6;
+  truth[CostTerm::kCpuFixed] = 22e-6;
+  truth[CostTerm::kCpuPerExpert] = 30e-6;
+  truth[CostTerm::kCpuPerPick] = 5e-6;
+  truth[CostTerm::kLinkFixed] = 9e-6;
+  truth[CostTerm::kLinkPerExpert] = 55e-6;
+  truth[CostTerm::kContentionCompute] = 0.3;
+  truth[CostTerm::kContentionLink] = 0.1;
+  Random random(11);
+  const auto values = [&](double us) {
+    std::vector<double> result;
+    for (int i = 0; i < 7; ++i) result.push_back(us * (1 + 0.03 * random.normal()));
+    return result;
+  };
+  std::vector<Measurement> all;
+  for (const SweepPoint& point : sweep_grid({2048, 768, 128, 8}, 8, 1500, false)) {
+    Measurement m = series("layer_sweep", "", {}, sweep_coordinates(point, truth.threads, 8));
+    LayerCounts counts{point.tokens,
+                       point.hits,
+                       point.fetched,
+                       point.cpu,
+                       point.promoted,
+                       picks_of(point, point.hits, 8),
+                       picks_of(point, point.fetched, 8),
+                       picks_of(point, point.cpu, 8)};
+    m.values = values(1e6 * layer_seconds(truth, Device::kCuda, counts));
+    all.push_back(std::move(m));
+  }
+  const DenseCost dense{16, 900e-6, 40e-6, 20e-9, 25e-9};
+  for (const int tokens : {1, 8}) {
+    for (const int context : {1, 128, 1024, 4096}) {
+      LayerCounts counts = full_counts(1, std::min(8 * tokens, 40), 0, 0, 0);
+      counts.tokens = tokens;
+      counts.hit_picks = 8 * tokens;
+      const double seconds = dense.seconds(tokens, context) + 48 * layer_seconds(truth, Device::kCuda, counts);
+      all.push_back(series("dense", "", values(1e6 * seconds),
+                           {{"threads", 16},
+                            {"tokens", tokens},
+                            {"context", context},
+                            {"hits", counts.hits},
+                            {"hit_picks", counts.hit_picks}}));
+    }
+  }
+  const std::vector<ThreadModel> models = fit_models(all, Device::kCuda, 48, 5);
+  REQUIRE(models.size() == 1);
+  const CostFit& fit = models[0].cost;
+  CHECK(fit.held_out_error < 0.03);
+  CHECK(fit.held_out_error_without_fixed_costs > 2 * fit.held_out_error);
+  CHECK(fit.cells_held_out > 10);
+  for (const CostTerm term : {CostTerm::kCpuPerExpert, CostTerm::kLinkPerExpert, CostTerm::kCpuPerPick}) {
+    CAPTURE(cost_terms()[static_cast<size_t>(term)].name);
+    CHECK(fit.cost[term] == doctest::Approx(truth[term]).epsilon(0.1));
+  }
+  CHECK(fit.cost[CostTerm::kCpuFixed] == doctest::Approx(22e-6).epsilon(0.25));
+  CHECK(fit.cost[CostTerm::kBase] == doctest::Approx(18e-6).epsilon(0.15));
+  CHECK(fit.cost[CostTerm::kLinkIdle] == 0);  // a GPU does not fall asleep
+  CHECK(models[0].dense.cost.seconds(1, 1024) == doctest::Approx(dense.seconds(1, 1024)).epsilon(0.15));
+  CHECK(models[0].dense.cost.seconds(8, 1024) == doctest::Approx(dense.seconds(8, 1024)).epsilon(0.15));
 }
 
 TEST_CASE("one model per thread count, from its own cells") {

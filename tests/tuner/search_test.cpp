@@ -239,6 +239,41 @@ TEST_CASE("pinned knobs bind, and what cannot be is refused with the reason") {
   CHECK_NOTHROW(search(input));
 }
 
+TEST_CASE("on a GPU only a CPU arm has threads: resident and offload are one row each, with the thread that polls") {
+  Bench bench(Device::kCuda, 48, 2e-6, 60e-6, 60e-6);
+  ThreadModel more = bench.input.models[0];
+  more.cost.cost.threads = more.dense.cost.threads = 8;
+  more.cost.cost[CostTerm::kCpuPerExpert] = 20e-6;
+  bench.input.models.push_back(more);
+  const auto rows = [](const SearchResult& result, Strategy strategy, int threads) {
+    return std::count_if(result.ranked.begin(), result.ranked.end(), [&](const CandidatePrediction& c) {
+      return c.config.strategy == strategy && c.config.threads == threads;
+    });
+  };
+  const SearchResult result = search(bench.input);
+  CHECK(rows(result, Strategy::kOffload, 1) == 3);  // 48, 24 and 4 slots
+  CHECK(rows(result, Strategy::kOffload, 2) + rows(result, Strategy::kOffload, 8) == 0);
+  for (const int threads : {2, 8}) {
+    CHECK(rows(result, Strategy::kCpu, threads) > 0);
+    CHECK(rows(result, Strategy::kHybrid, threads) > 0);
+  }
+  const CandidatePrediction* best = find(result, Strategy::kHybrid);
+  CHECK(best->config.threads == 8);
+  CHECK(best->config.device == Device::kCuda);
+
+  bench.input.threads = 2;
+  const SearchResult pinned = search(bench.input);
+  CHECK(rows(pinned, Strategy::kOffload, 2) == 3);
+  CHECK(rows(pinned, Strategy::kHybrid, 8) == 0);
+
+  Bench roomy(Device::kCuda, kLayers * kExperts, 2e-6, 200e-6, 50e-6);
+  roomy.input.models.push_back(more);
+  CHECK(rows(search(roomy.input), Strategy::kResident, 1) == 1);
+  Bench host(Device::kHost, 48, 20e-6, 20e-6, 50e-6);
+  host.input.models.push_back(more);
+  for (const int threads : {2, 8}) CHECK(rows(search(host.input), Strategy::kOffload, threads) > 0);
+}
+
 TEST_CASE("splits read well") {
   CHECK(describe_split({0, 1, 2, 3}, 0) == "fetch all");
   CHECK(describe_split({0, 0, 0, 0}, 2) == "fetch none; promote 2");

@@ -123,15 +123,15 @@ void CudaMoe::compute(const cuda::ExpertArgs& args) {
 void CudaMoe::decode(const CudaMoeCall& call) {
   const ExpertLayout& layout = bank_.layout(call.layer);
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  const bool given = call.placement == cuda::Placement::kGiven, table = call.placement == cuda::Placement::kTable;
+  // A step of all hits has the nodes of a step as it is served, so that `dense` times them.
+  const bool given = call.placement == cuda::Placement::kGiven;
   const bool any_slots = config_.slots > 0;
   const auto promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   const bool may_fetch =
-      any_slots &&
-      (given || (table && (config_.strategy == Strategy::kOffload || config_.strategy == Strategy::kHybrid)));
-  const bool may_promote = any_slots && (given || (table && promotions > 0));
+      any_slots && (given || config_.strategy == Strategy::kOffload || config_.strategy == Strategy::kHybrid);
+  const bool may_promote = any_slots && (given || promotions > 0);
   const bool may_use_cpu =
-      given || !any_slots || (table && (config_.strategy == Strategy::kCpu || config_.strategy == Strategy::kHybrid));
+      given || !any_slots || config_.strategy == Strategy::kCpu || config_.strategy == Strategy::kHybrid;
 
   cuda::PlanArgs plan;
   plan.table = table_;
