@@ -17,6 +17,8 @@ namespace ft {
 namespace {
 
 constexpr double kMemoryShare = 0.9;  // of what is available: the rest is for page tables, threads, the system
+// Of what a GPU offers: free memory differs a little from start to start, and a profile must not be refused for it.
+constexpr double kDeviceShare = 0.98;
 constexpr int64_t kDefaultContext = 128;
 constexpr int64_t kDecodeRoom = 160;  // tokens that `decode` adds to a context
 constexpr int64_t kTraceTokens = 512;
@@ -73,7 +75,8 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
 MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget) {
   const auto memory = static_cast<int64_t>(kMemoryShare * static_cast<double>(budget.available_bytes));
   const int64_t host = std::min(memory, options.host_memory_limit_bytes.value_or(memory));
-  const int64_t device = options.gpu ? offered_device_bytes(*options.gpu) : host;
+  const int64_t device =
+      options.gpu ? static_cast<int64_t>(kDeviceShare * static_cast<double>(offered_device_bytes(*options.gpu))) : host;
   return {options.device, std::min(device, options.device_memory_limit_bytes.value_or(device)), host};
 }
 
@@ -94,6 +97,8 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
   context_.interrupted = options.interrupted;
   context_.memory_inputs = probe_memory_inputs(options, memory_);
   context_.base.device = options.device;
+  context_.base.link_slowdown = options.link_slowdown;
+  for (const int batch : context_.batches) context_.base.max_batch = std::max(context_.base.max_batch, batch);
   context_.gpu = options.gpu;
   context_.bank_gb = options.bank_gb;
   if (options.weights.model_path.empty()) return;

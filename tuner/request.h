@@ -29,8 +29,8 @@ struct TuneRequest {
   std::vector<std::string> forced;  // options that pin a knob, as given: for the profile
 };
 
-// Asks for a GPU unless --device host. Throws Error(kUsage) for a device that is not there, options that contradict each other, an output folder that is not
-// there or cannot be written.
+// Asks for a GPU unless --device host. Throws Error(kUsage) for a device that is not there, options that contradict
+// each other, an output folder that is not there or cannot be written.
 TuneRequest parse_tune_request(const ParsedOptions& options);
 
 // Where an interrupted run keeps its samples: beside the profile that it did not write.

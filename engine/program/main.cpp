@@ -39,6 +39,7 @@ struct Accepted {
   MemoryInputs memory;
   std::shared_ptr<const Family> family;
   ModelFormats formats;
+  CpuBudget cpus;
   MemoryPlan plan;
   std::shared_ptr<const RoutingTrace> routing;  // null with a checkpoint: its own router chooses
 };
@@ -122,7 +123,7 @@ Accepted accept_profile(const ParsedOptions& options) {
   accepted.family = make_family(load_model_config(config.weights.model_path));
   const std::optional<cuda::DeviceFacts> gpu = start_served_device(config);
   const HostTopology topology = detect_topology();
-  const CpuBudget cpus = detect_cpu_budget(topology);
+  const CpuBudget cpus = accepted.cpus = detect_cpu_budget(topology);
   const Identity machine = {collect_host_identity(topology, cpus, gpu), collect_build_identity(),
                             collect_model_identity(*accepted.family, config.weights)};
   require_identity(accepted.profile.identity, machine, options.texts("--accept-mismatch"));
@@ -142,7 +143,8 @@ Accepted accept_profile(const ParsedOptions& options) {
 std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   LoadedModel model;
   model.family = accepted.family;
-  WorkerPool pool({.threads = accepted.config.threads, .cpus = accepted.config.pinning});
+  // Loading is not serving: with all usable cores, however few threads the profile's strategy needs.
+  WorkerPool pool({.threads = accepted.cpus.usable_cores, .cpus = accepted.cpus.pinning});
   std::string stage_shown;
   int shown = -1;
   const ProgressFn progress = [&](std::string_view stage, double fraction) {

@@ -5,7 +5,7 @@
 namespace ft::cuda {
 namespace {
 
-constexpr const char* kReason = "this build has no CUDA: nvcc was not found when it was configured";
+constexpr const char* kReason = "this build has no CUDA: when it was configured, nvcc was not found or -Dcuda=disabled was given";
 
 [[noreturn]] void refuse() {
   throw Error(ErrorKind::kFailed, {.what = "no CUDA device can be used",
