@@ -117,6 +117,7 @@ template <class Format, int kTokens>
 static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, int64_t tile, const uint32_t* const* x,
                             float* sums) {
   constexpr int kCodeBytes = Format::kWords * kRowsPerTile * kLanes * 4;
+  constexpr int kFarScaleBytes = kFarBytes / kCodeBytes * Format::kScaleBytesPerBlock;  // of the same block
   const typename Format::Tables tables{};
   const std::byte* codes = matrix + layout.codes_offset + tile * layout.code_bytes_per_tile;
   const std::byte* scales = matrix + layout.scales_offset + tile * layout.scale_bytes_per_tile;
@@ -127,7 +128,7 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   const int64_t whole = layout.blocks - (layout.last_lanes < kLanes ? 1 : 0);
   for (int64_t block = 0; block < whole; ++block) {
     prefetch_codes(codes, kCodeBytes);
-    if constexpr (Format::kScaleBytesPerBlock >= kCacheLine) prefetch(scales + kFarBytes / 8);
+    if constexpr (Format::kScaleBytesPerBlock >= kCacheLine) prefetch(scales + kFarScaleBytes);
     add_block<Format, kTokens, false>(tables, reinterpret_cast<const uint32_t*>(codes), scales, kLanes, x, block, acc);
     codes += kCodeBytes;
     scales += Format::kScaleBytesPerBlock;
