@@ -172,7 +172,8 @@ void require_fixed_fit(const FixedPools& pools) {
     require_fit({{"dense weights", pools.dense, or_else(more, "take a smaller model")},
                  {"kv cache", pools.kv, or_else("lower --context or --batch", more)},
                  {"activations", pools.activations, or_else("lower --batch", more)},
-                 {"logits", pools.logits, or_else("lower --batch", more)}},
+                 {"logits", pools.logits, or_else("lower --batch", more)},
+                 {"prefill staging", pools.prefill_staging, or_else(more, "take a smaller model")}},
                 pools.device_memory, "device memory");
   }
   const std::string_view more = more_host(pools);

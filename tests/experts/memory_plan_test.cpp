@@ -344,7 +344,7 @@ TEST_CASE("absurd sizes neither overflow nor start") {
           (device == Device::kHost));  // both halves and the rest: too much for one memory
     d.formats.dense_bytes = 0;
     d.formats.expert_bytes_max = kHuge;
-    CHECK(refusal(d, 16)->parts().path == (device == Device::kHost ? "staging" : "expert slots"));
+    CHECK(refusal(d, 16)->parts().path == (device == Device::kHost ? "staging" : "prefill staging"));
     d.inputs.device_memory_bytes = d.inputs.host_memory_bytes = -5;
     CHECK(refusal(d, 16).has_value());
   }
