@@ -5,7 +5,8 @@
 namespace ft::cuda {
 namespace {
 
-constexpr const char* kReason = "this build has no CUDA: when it was configured, nvcc was not found or -Dcuda=disabled was given";
+constexpr const char* kReason =
+    "this build has no CUDA: when it was configured, nvcc was not found or -Dcuda=disabled was given";
 
 [[noreturn]] void refuse() {
   throw Error(ErrorKind::kFailed, {.what = "no CUDA device can be used",

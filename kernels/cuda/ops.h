@@ -156,8 +156,8 @@ struct ExpertArgs {
   const ExpertItem* items = nullptr;  // [*item_begin, *item_end)
   const int32_t* item_begin = nullptr;
   const int32_t* item_end = nullptr;
-  int max_items = 0;               // fixed bound of the range's size: the grid
-  int64_t max_item_pairs = 0;      // fixed bound of a pair_count, the step's tokens; 0: not known, 1: one token's kernel
+  int max_items = 0;           // fixed bound of the range's size: the grid
+  int64_t max_item_pairs = 0;  // fixed bound of a pair_count, the step's tokens; 0: not known, 1: one token's kernel
   const int32_t* pairs = nullptr;  // in order of experts
   int top_k = 0;
   const uint32_t* x = nullptr;    // (tokens) packed rows of hidden: row pair / top_k

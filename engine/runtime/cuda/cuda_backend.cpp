@@ -1,11 +1,8 @@
-#include "engine/runtime/cuda/cuda_backend.h"
-
-#include <array>
+// Steps: inputs, graphs, waiting for the device. The family's operations are in cuda_operations.cpp.
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "engine/runtime/cuda/cuda_moe.h"
-#include "engine/runtime/cuda/cuda_prefill.h"
+#include "engine/runtime/cuda/cuda_backend_impl.h"
 #include "engine/runtime/expert_pairs.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -18,119 +15,13 @@ constexpr double kWatchdogSeconds = 30;       // without any progress of a step:
 constexpr int kPollsBetweenClocks = 4096;     // about 50 us
 constexpr double kSecondsBetweenLooks = 0.1;  // at the stream, for errors of the device
 
-// What a step reads, one block that is copied in at once. Offsets for `tokens` tokens, in this order; the choices that
-// are forced come last and are copied for decode steps only.
-struct InputLayout {
-  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, bytes = 0;
-
-  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k) {
-    ids = tokens * 8;
-    sequence = ids + tokens * 4;
-    rows = sequence + tokens * 4;
-    forced = rows + tokens * 4;
-    choices = forced + 4;
-    bytes = choices + layers_of_choices * tokens * top_k * 4;
-  }
-};
-
 int64_t widest_input(const Family& family, const ModelWeights& weights) {
   int64_t cols = family.geometry().hidden;
   for (const PackedMatrix& matrix : weights.matrices) cols = std::max(cols, matrix.layout.cols);
   return cols;
 }
 
-class CudaBackend final : public ServeBackend {
- public:
-  explicit CudaBackend(const CudaBackendParts& parts);
-  ~CudaBackend() override;
-
-  void step(const StepTokens& tokens, const StepBatch& batch) override;
-  void dense_step(const StepTokens& tokens, const StepBatch& batch) override;
-  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                  std::span<const MoeCallSite> sites) override;
-  const float* logits_rows() const override { return logits_host_.as_host<float>(); }
-  SlotTable::Content cache_content() const override { return moe_.content(); }
-  void restore_cache(const SlotTable::Content& content) override {
-    moe_.restore(content);
-    slots_dirty_ = false;
-  }
-  void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
-  void add_counters(EngineCounters& counters) const override;
-  void reset_counters() override;
-  void describe(EngagedRecord& record) const override;
-
-  void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
-  void attention(const AttentionSpec& spec) override;
-  void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
-
- private:
-  struct Rows {
-    float* data = nullptr;
-    int64_t width = 0;
-  };
-  Rows rows(Slot slot) const { return slots_[static_cast<size_t>(slot)]; }
-  InputLayout inputs() const {
-    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_};
-  }
-  template <class T>
-  T* input(int64_t offset) const {
-    return reinterpret_cast<T*>(inputs_.data() + offset);
-  }
-  template <class T>
-  T* host_input(int64_t offset) const {
-    return reinterpret_cast<T*>(inputs_host_.host() + offset);
-  }
-  cuda::KvView kv_layer(int layer) const;
-  int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
-  void pack(Slot slot);
-  void touch(Slot slot) {
-    if (packed_is_ && packed_slot_ == slot) packed_is_ = false;
-  }
-
-  void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
-  void fill_inputs(bool forced);
-  void launch_forward();
-  void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
-  cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
-  void run(const cuda::Graph& graph);
-  void wait_until_finished();
-  void prefill_step(const StepBatch& batch);
-  void keep_wanted_logits();
-
-  BackendParts parts_;
-  const EngineConfig& config_;
-  std::shared_ptr<const DeviceWeights> weights_;
-  cuda::Stream main_;
-  WorkerMarks marks_;
-  int top_k_ = 0;
-  int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
-
-  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
-  cuda::DeviceBuffer inputs_;
-  cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
-  std::array<Rows, kSlotCount> slots_{};
-  int64_t rope_half_ = 0, rope_positions_ = 0;
-  CudaMoe moe_;
-  CudaPrefill prefill_;
-
-  // The step at hand.
-  const StepTokens* tokens_ = nullptr;
-  StepBatch batch_;
-  int64_t count_ = 0;
-  bool decode_ = false;
-  cuda::Placement placement_ = cuda::Placement::kTable;
-  bool packed_is_ = false;  // packed_ holds packed_slot_
-  Slot packed_slot_{};
-  bool slots_dirty_ = false;
-  uint32_t step_number_ = 0;
-
-  std::vector<cuda::Graph> graphs_, dense_graphs_, sweep_graphs_;  // by tokens - 1
-};
+}  // namespace
 
 CudaBackend::CudaBackend(const CudaBackendParts& parts)
     : parts_(parts.backend),
@@ -374,190 +265,6 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   main_.synchronize();
 }
 
-void CudaBackend::embed(TableId table, Slot to) {
-  const EmbeddingTable& embedding = (*weights_)[table];
-  const Rows out = rows(to);
-  touch(to);
-  cuda::embed({embedding.rows, embedding.width, input<int32_t>(inputs().ids), count_, out.data, out.width},
-              main_.handle());
-}
-
-void CudaBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
-  const Rows x = rows(from), y = rows(to);
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  args.w = (*weights_)[weight];
-  args.eps = eps;
-  args.tokens = count_;
-  args.cols = static_cast<int64_t>(parts_.weights[weight].size());
-  args.y = y.data;
-  args.y_stride = y.width;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = to;
-}
-
-void CudaBackend::pack(Slot slot) {
-  if (packed_is_ && packed_slot_ == slot) return;
-  const Rows x = rows(slot);
-  cuda::pack_activations({x.data, x.width, count_, x.width, packed_.as<uint32_t>()}, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = slot;
-}
-
-void CudaBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
-  pack(from);
-  for (const Linear& output : outputs) {
-    const Rows y = rows(output.to);
-    cuda::MatvecArgs args;
-    args.w = (*weights_)[output.weight];
-    args.x = packed_.as<uint32_t>();
-    args.tokens = count_;
-    args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-    args.y = y.data;
-    args.y_stride = y.width;
-    cuda::matvec(args, main_.handle());
-  }
-  for (const Linear& output : outputs) touch(output.to);
-}
-
-void CudaBackend::attention(const AttentionSpec& spec) {
-  const Rows q = rows(Slot::kQuery), k = rows(Slot::kKey), v = rows(Slot::kValue), out = rows(Slot::kAttention);
-  const InputLayout in = inputs();
-  cuda::AttentionPrepareArgs prepare;
-  prepare.q = q.data;
-  prepare.q_stride = q.width;
-  prepare.k = k.data;
-  prepare.v = v.data;
-  prepare.kv_stride = k.width;
-  prepare.tokens = count_;
-  prepare.heads = spec.heads;
-  prepare.kv_heads = spec.kv_heads;
-  prepare.head_dim = spec.head_dim;
-  prepare.q_norm = spec.q_norm.index < 0 ? nullptr : (*weights_)[spec.q_norm];
-  prepare.k_norm = spec.k_norm.index < 0 ? nullptr : (*weights_)[spec.k_norm];
-  prepare.norm_eps = spec.norm_eps;
-  prepare.cos = rope_.as<float>();
-  prepare.sin = rope_.as<float>() + rope_positions_ * rope_half_;
-  prepare.rotary_half = rope_half_;
-  prepare.sequence = input<int32_t>(in.sequence);
-  prepare.position = input<int64_t>(in.position);
-  prepare.kv = kv_layer(spec.kv_layer);
-  cuda::attention_prepare(prepare, main_.handle());
-  cuda::AttentionArgs attend;
-  attend.q = q.data;
-  attend.q_stride = q.width;
-  attend.tokens = count_;
-  attend.heads = spec.heads;
-  attend.kv_heads = spec.kv_heads;
-  attend.head_dim = spec.head_dim;
-  attend.scale = spec.scale;
-  attend.window = spec.window;
-  attend.sequence = prepare.sequence;
-  attend.position = prepare.position;
-  attend.kv = prepare.kv;
-  attend.out = out.data;
-  attend.out_stride = out.width;
-  cuda::attention(attend, main_.handle());
-  touch(Slot::kQuery);
-  touch(Slot::kAttention);
-}
-
-void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
-  const Rows a = rows(gate), b = rows(up), y = rows(to);
-  touch(to);
-  cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, std::min(a.width, b.width)},
-                 main_.handle());
-}
-
-void CudaBackend::add(Slot into, Slot from) {
-  const Rows a = rows(into), b = rows(from);
-  touch(into);
-  cuda::add({a.data, b.data, a.data, a.width, b.width, a.width, count_, std::min(a.width, b.width)}, main_.handle());
-}
-
-void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
-  pack(from);
-  const InputLayout in = inputs();
-  const int64_t experts = parts_.family.geometry().expert.experts;
-  cuda::MatvecArgs router;
-  router.w = (*weights_)[spec.router];
-  router.x = packed_.as<uint32_t>();
-  router.tokens = count_;
-  router.y = router_logits_.as<float>();
-  router.y_stride = experts;
-  cuda::matvec(router, main_.handle());
-  cuda::RouterArgs top;
-  top.logits = router_logits_.as<float>();
-  top.logits_stride = experts;
-  top.tokens = count_;
-  top.experts = experts;
-  top.k = top_k_;
-  top.renormalize = spec.renormalize;
-  if (decode_) {
-    top.forced = input<int32_t>(in.forced);
-    top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-  }
-  top.ids = ids_.as<int32_t>();
-  top.weights = expert_weights_.as<float>();
-  const int64_t chosen = spec.moe_layer * parts_.max_tokens * top_k_;
-  top.record = chosen_.as_device<int32_t>() + chosen;
-  cuda::router_top_k(top, main_.handle());
-
-  const Rows y = rows(to);
-  CudaMoeCall call;
-  call.layer = spec.moe_layer;
-  call.tokens = count_;
-  call.x = packed_.as<uint32_t>();
-  call.ids = ids_.as<int32_t>();
-  call.weights = expert_weights_.as<float>();
-  call.out = y.data;
-  call.out_stride = y.width;
-  call.placement = placement_;
-  touch(to);
-  if (decode_) return moe_.decode(call);
-  main_.synchronize();
-  int32_t* ids = chosen_.as_host<int32_t>() + chosen;
-  if (parts_.hooks.forced()) {
-    parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
-    cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
-  }
-  prefill_.layer(call, ids);
-}
-
-void CudaBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
-  const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm].size());
-  const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
-  if (wanted == 0) return;
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  if (!decode_) {
-    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, cols, head_input_.as<float>(), cols},
-                    main_.handle());
-    args.x = head_input_.as<float>();
-    args.x_stride = cols;
-  }
-  args.w = (*weights_)[norm];
-  args.eps = eps;
-  args.tokens = wanted;
-  args.cols = cols;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = false;
-  cuda::MatvecArgs product;
-  product.w = (*weights_)[head];
-  product.x = packed_.as<uint32_t>();
-  product.tokens = wanted;
-  product.y = logits_.as<float>();
-  product.y_stride = vocab_;
-  cuda::matvec(product, main_.handle());
-  cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
-}
-
 void CudaBackend::add_counters(EngineCounters& counters) const {
   const cuda::StepCounters device = moe_.counters();
   const auto blob = static_cast<uint64_t>(moe_.slot_bytes());
@@ -582,8 +289,6 @@ void CudaBackend::describe(EngagedRecord& record) const {
   record.slots = moe_.slot_count();
   record.mechanism = record.slots > 0 ? "sm gather" : "none";
 }
-
-}  // namespace
 
 std::unique_ptr<ServeBackend> make_cuda_backend(const CudaBackendParts& parts) {
   return std::make_unique<CudaBackend>(parts);

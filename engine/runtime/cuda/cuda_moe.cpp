@@ -120,55 +120,61 @@ void CudaMoe::compute(const cuda::ExpertArgs& args) {
   cuda::expert_down(args, main_.handle());
 }
 
-void CudaMoe::decode(const CudaMoeCall& call) {
+cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   const ExpertLayout& layout = bank_.layout(call.layer);
-  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  // A step of all hits has the nodes of a step as it is served, so that `dense` times them.
-  const bool given = call.placement == cuda::Placement::kGiven;
-  const bool any_slots = config_.slots > 0;
-  const auto promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
-  const bool may_fetch =
-      any_slots && (given || config_.strategy == Strategy::kOffload || config_.strategy == Strategy::kHybrid);
-  const bool may_promote = any_slots && (given || promotions > 0);
-  const bool may_use_cpu =
-      given || !any_slots || config_.strategy == Strategy::kCpu || config_.strategy == Strategy::kHybrid;
-
+  const int32_t* given = given_.as<int32_t>() + call.layer * given_stride_;
   cuda::PlanArgs plan;
   plan.table = table_;
   plan.placement = call.placement;
-  const int32_t* row = given_.as<int32_t>() + call.layer * given_stride_;
-  plan.given = {row, row + max_distinct_, row + 3 * int64_t{max_distinct_}, row + 2 * int64_t{max_distinct_}};
+  plan.given = {given, given + max_distinct_, given + 3 * int64_t{max_distinct_}, given + 2 * int64_t{max_distinct_}};
   plan.layer = call.layer;
   plan.tokens = call.tokens;
   plan.top_k = top_k_;
   plan.max_distinct = max_distinct_;
   plan.ids = call.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
-  plan.max_promotions = promotions;
+  plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
   plan.slots = slots_.data();
   plan.slot_bytes = slot_bytes_;
-  plan.work = work;
-  plan.counters = given ? nullptr : counters_memory_.as<cuda::StepCounters>();
+  plan.work = work_[static_cast<size_t>(call.layer)];
+  plan.counters = counters_memory_.as<cuda::StepCounters>();
   plan.mailbox = {box_memory_.as_device<cuda::CpuMailbox>(), ids_in_.as_device<int32_t>(), x_in_.as_device<uint32_t>()};
   plan.x = call.x;
   plan.hidden = hidden_;
-  cuda::plan_layer(plan, main_.handle());
+  return plan;
+}
 
-  if (may_fetch || may_promote) {
-    forked_.record(main_.handle());
-    forked_.make_wait(link_.handle());
-    link_used_ = true;
-    cuda::GatherArgs gather{work, false, layout.bytes, 0, config_.link_slowdown};
-    if (may_fetch) cuda::gather(gather, link_.handle());
-    fetched_.record(link_.handle());
-    gather.promotions = true;
-    if (may_promote) cuda::gather(gather, link_.handle());
-  }
+CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
+  // A step of all hits has the nodes of a step as it is served, so that `dense` times them.
+  const bool given = call.placement == cuda::Placement::kGiven;
+  const bool slots = config_.slots > 0;
+  const Strategy strategy = config_.strategy;
+  Arms arms;
+  arms.slots = slots;
+  arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
+  arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
+  return arms;
+}
 
+void CudaMoe::start_copies(const Arms& arms, const cuda::LayerWork& work, int64_t blob_bytes) {
+  if (!arms.fetches && !arms.promotions) return;
+  forked_.record(main_.handle());
+  forked_.make_wait(link_.handle());
+  link_used_ = true;
+  cuda::GatherArgs gather{work, false, blob_bytes, 0, config_.link_slowdown};
+  if (arms.fetches) cuda::gather(gather, link_.handle());
+  fetched_.record(link_.handle());
+  gather.promotions = true;
+  if (arms.promotions) cuda::gather(gather, link_.handle());
+}
+
+void CudaMoe::compute_slots(const Arms& arms, const CudaMoeCall& call, const cuda::LayerWork& work) {
+  if (!arms.slots) return;
   cuda::ExpertArgs experts;
-  experts.layout = layout;
+  experts.layout = bank_.layout(call.layer);
   experts.items = work.items;
   experts.item_begin = work.item_bounds;
   experts.item_end = work.item_bounds + 1;
@@ -180,14 +186,21 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   experts.activated = activated();
   experts.out = outputs();
   experts.out_stride = hidden_;
-  if (any_slots) compute(experts);
-  if (may_fetch) {
-    fetched_.make_wait(main_.handle());
-    experts.item_begin = work.item_bounds + 1;
-    experts.item_end = work.item_bounds + 2;
-    compute(experts);
-  }
-  if (may_use_cpu) {
+  compute(experts);
+  if (!arms.fetches) return;
+  fetched_.make_wait(main_.handle());
+  experts.item_begin = work.item_bounds + 1;
+  experts.item_end = work.item_bounds + 2;
+  compute(experts);
+}
+
+void CudaMoe::decode(const CudaMoeCall& call) {
+  const Arms arms = arms_of(call);
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
+  cuda::plan_layer(plan_of(call), main_.handle());
+  start_copies(arms, work, bank_.layout(call.layer).bytes);
+  compute_slots(arms, call, work);
+  if (arms.cpu) {
     if (config_.no_wait) {
       main_.synchronize();
       serve_posted();

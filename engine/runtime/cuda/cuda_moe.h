@@ -69,6 +69,14 @@ class CudaMoe {
   void make_table();
   void make_work();
   void make_mailbox();
+  // What a layer may do, decided when its nodes are launched: an arm that never has work has no nodes.
+  struct Arms {
+    bool slots = false, fetches = false, promotions = false, cpu = false;
+  };
+  Arms arms_of(const CudaMoeCall& call) const;
+  cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
+  void start_copies(const Arms& arms, const cuda::LayerWork& work, int64_t blob_bytes);
+  void compute_slots(const Arms& arms, const CudaMoeCall& call, const cuda::LayerWork& work);
   void compute(const cuda::ExpertArgs& args);
 
   const EngineConfig& config_;

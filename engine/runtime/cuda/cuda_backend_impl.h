@@ -1,0 +1,123 @@
+// The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and cuda_operations.cpp (the
+// family's operations as launches).
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "engine/runtime/cuda/cuda_backend.h"
+#include "engine/runtime/cuda/cuda_moe.h"
+#include "engine/runtime/cuda/cuda_prefill.h"
+#include "engine/runtime/worker_marks.h"
+
+namespace ft {
+
+// What a step reads, one block that is copied in at once. Offsets for `tokens` tokens, in this order; the choices that
+// are forced come last and are copied for decode steps only.
+struct InputLayout {
+  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, bytes = 0;
+
+  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k) {
+    ids = tokens * 8;
+    sequence = ids + tokens * 4;
+    rows = sequence + tokens * 4;
+    forced = rows + tokens * 4;
+    choices = forced + 4;
+    bytes = choices + layers_of_choices * tokens * top_k * 4;
+  }
+};
+
+class CudaBackend final : public ServeBackend {
+ public:
+  explicit CudaBackend(const CudaBackendParts& parts);
+  ~CudaBackend() override;
+
+  void step(const StepTokens& tokens, const StepBatch& batch) override;
+  void dense_step(const StepTokens& tokens, const StepBatch& batch) override;
+  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
+                  std::span<const MoeCallSite> sites) override;
+  const float* logits_rows() const override { return logits_host_.as_host<float>(); }
+  SlotTable::Content cache_content() const override { return moe_.content(); }
+  void restore_cache(const SlotTable::Content& content) override {
+    moe_.restore(content);
+    slots_dirty_ = false;
+  }
+  void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
+  void add_counters(EngineCounters& counters) const override;
+  void reset_counters() override;
+  void describe(EngagedRecord& record) const override;
+
+  void embed(TableId table, Slot to) override;
+  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
+  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void attention(const AttentionSpec& spec) override;
+  void silu_mul(Slot gate, Slot up, Slot to) override;
+  void add(Slot into, Slot from) override;
+  void moe(const MoeSpec& spec, Slot from, Slot to) override;
+  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+
+ private:
+  struct Rows {
+    float* data = nullptr;
+    int64_t width = 0;
+  };
+  Rows rows(Slot slot) const { return slots_[static_cast<size_t>(slot)]; }
+  InputLayout inputs() const {
+    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_};
+  }
+  template <class T>
+  T* input(int64_t offset) const {
+    return reinterpret_cast<T*>(inputs_.data() + offset);
+  }
+  template <class T>
+  T* host_input(int64_t offset) const {
+    return reinterpret_cast<T*>(inputs_host_.host() + offset);
+  }
+  cuda::KvView kv_layer(int layer) const;
+  int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
+  void pack(Slot slot);
+  void touch(Slot slot) {
+    if (packed_is_ && packed_slot_ == slot) packed_is_ = false;
+  }
+
+  void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
+  void fill_inputs(bool forced);
+  void launch_forward();
+  void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
+  cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
+  void run(const cuda::Graph& graph);
+  void wait_until_finished();
+  void prefill_step(const StepBatch& batch);
+  void keep_wanted_logits();
+
+  BackendParts parts_;
+  const EngineConfig& config_;
+  std::shared_ptr<const DeviceWeights> weights_;
+  cuda::Stream main_;
+  WorkerMarks marks_;
+  int top_k_ = 0;
+  int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
+
+  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer inputs_;
+  cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
+  std::array<Rows, kSlotCount> slots_{};
+  int64_t rope_half_ = 0, rope_positions_ = 0;
+  CudaMoe moe_;
+  CudaPrefill prefill_;
+
+  // The step at hand.
+  const StepTokens* tokens_ = nullptr;
+  StepBatch batch_;
+  int64_t count_ = 0;
+  bool decode_ = false;
+  cuda::Placement placement_ = cuda::Placement::kTable;
+  bool packed_is_ = false;  // packed_ holds packed_slot_
+  Slot packed_slot_{};
+  bool slots_dirty_ = false;
+  uint32_t step_number_ = 0;
+
+  std::vector<cuda::Graph> graphs_, dense_graphs_, sweep_graphs_;  // by tokens - 1
+};
+
+}  // namespace ft
