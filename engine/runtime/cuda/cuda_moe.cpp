@@ -269,17 +269,22 @@ bool CudaMoe::serve_posted() {
 }
 
 uint32_t CudaMoe::finished() const { return load_acquire(box_->finished); }
-void CudaMoe::abandon() { store_release(box_->abandon, 1); }
+void CudaMoe::abandon() {
+  abandoned_ = true;
+  store_release(box_->abandon, 1);
+}
 
 void CudaMoe::require_answered() {
   const uint32_t failed = load_acquire(box_->failed);
-  if (failed == 0) return;
+  if (failed == 0 && !abandoned_) return;  // an abandoned wait says nothing itself
+  abandoned_ = false;
   store_release(box_->failed, 0);
   store_release(box_->abandon, 0);
-  throw Error(ErrorKind::kFailed, {.what = "the CPU did not answer the device in time",
-                                   .value = "MoE layer " + std::to_string(failed - 1),
-                                   .allowed = std::to_string(kAnswerTimeoutNs / 1'000'000'000) + " s",
-                                   .action = "see whether other programs hold the cores"});
+  throw Error(ErrorKind::kFailed,
+              {.what = "the CPU did not answer the device in time",
+               .value = failed == 0 ? "the step was abandoned" : "MoE layer " + std::to_string(failed - 1),
+               .allowed = std::to_string(kAnswerTimeoutNs / 1'000'000'000) + " s",
+               .action = "see whether other programs hold the cores"});
 }
 
 SlotTable::Content CudaMoe::content() const {

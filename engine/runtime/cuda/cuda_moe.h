@@ -48,7 +48,7 @@ class CudaMoe {
   bool serve_posted();
   uint32_t finished() const;
   void abandon();
-  // Throws Error(kFailed) when a wait for the CPU gave up since the last call.
+  // Throws Error(kFailed) when a wait for the CPU gave up, or was told to by abandon(), since the last call.
   void require_answered();
 
   SlotTable::Content content() const;
@@ -99,6 +99,7 @@ class CudaMoe {
   cuda::PinnedBuffer box_memory_, ids_in_, x_in_, y_out_;
   cuda::CpuMailbox* box_ = nullptr;  // host side
   uint32_t answered_ = 0;
+  bool abandoned_ = false;
   std::unique_ptr<CpuArm> cpu_;
 
   cuda::PinnedBuffer given_host_;
