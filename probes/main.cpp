@@ -53,7 +53,11 @@ ExpertShape shape_of(const std::string& text) {
   const std::vector<std::string> parts = split(text, ':');
   const std::vector<std::string> sides = parts.size() == 2 ? split(parts[1], 'x') : std::vector<std::string>{};
   const std::optional<FormatId> format = parts.empty() ? std::nullopt : format_by_name(parts[0]);
-  if (sides.size() != 2 || !format) refuse("--expert", text, "FORMAT:HIDDENxINTERMEDIATE with a known format");
+  if (sides.size() != 2 || !format) {
+    std::string names;
+    for (const FormatInfo& info : all_formats()) names += (names.empty() ? "" : ", ") + std::string(info.name);
+    refuse("--expert", text, "FORMAT:HIDDENxINTERMEDIATE, FORMAT one of " + names);
+  }
   return {*format, side(text, sides[0]), side(text, sides[1])};
 }
 
@@ -173,7 +177,7 @@ int run(const ParsedOptions& options) {
       register_series(id, samples);
     }
   }
-  benchmark::RunSpecifiedBenchmarks();
+  if (!samples_of_probe.empty()) benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return kExitDone;
 }

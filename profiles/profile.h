@@ -118,7 +118,7 @@ struct Serve {
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;
   std::optional<int> link_slowdown;  // cuda, for tests: the link moves every blob so many times; absent: once
-  double predicted_tok_s = 0;        // batch 1, smallest context: what stats compare with
+  double predicted_tok_s = 0;        // batch 1, smallest context: what stats compare with; 0: not tuned
   double ceiling_gbps = 0;           // mem_read with these threads; on cuda see ceiling_gbps() in tuner/measurements.h
 };
 

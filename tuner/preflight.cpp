@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 
+#include "engine/experts/routing_trace.h"
 #include "engine/model/checkpoint.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
@@ -140,9 +142,29 @@ Preflight make_preflight(const TuneRequest& request) {
   return preflight;
 }
 
+SampleRecord kept_samples(const std::string& path, const std::string& output) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return read_samples(path);
+  const bool finished = std::filesystem::exists(output, ignored);
+  throw Error(
+      ErrorKind::kUsage,
+      {.what = finished ? "--resume refused, there is no samples file, and a profile is there already: a run "
+                          "that writes its profile removes its samples"
+                        : "--resume refused, there is no samples file: no earlier run with this --output got "
+                          "through its first probe",
+       .action = finished ? "leave --resume out to measure again"
+                          : "give the --output of the run that was cut off, or leave --resume out to start anew",
+       .path = path});
+}
+
 std::string tune_dry_run(const TuneRequest& request) {
   const Preflight preflight = make_preflight(request);
   const ModelGeometry& geometry = preflight.family->geometry();
+  if (request.resume) kept_samples(samples_path(request.output), request.output);
+  if (request.weights.synthetic) {  // refuses what is no preset and no trace of this geometry
+    synthetic_routing(request.weights.routing_preset, static_cast<int>(geometry.moe_layers.size()),
+                      geometry.expert.experts, geometry.expert.top_k, 1, request.weights.synthetic_seed);
+  }
   const int64_t largest = preflight.bounds.max >= preflight.bounds.min ? preflight.bounds.max : 0;
   EngineConfig config = preflight.base;
   config.slots = preflight.slots.value_or(largest);

@@ -10,6 +10,7 @@
 #include "engine/model/family.h"
 #include "probes/session.h"
 #include "profiles/profile.h"
+#include "profiles/samples.h"
 #include "tuner/request.h"
 
 namespace ft {
@@ -29,6 +30,10 @@ struct Preflight {
 
 // Throws Error: kUsage for pins outside what this machine and model allow, kFailed for what does not fit in memory.
 Preflight make_preflight(const TuneRequest& request);
+
+// What --resume goes on from. That there is nothing is refused: a mistyped --output would measure everything again
+// while the user believes that it does not.
+SampleRecord kept_samples(const std::string& path, const std::string& output);
 
 // Memory plan, probes and candidates as text; measures nothing.
 std::string tune_dry_run(const TuneRequest& request);

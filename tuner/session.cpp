@@ -68,23 +68,6 @@ class Progress {
   double began_ = 0;
 };
 
-// What --resume goes on from. That there is nothing is refused: a mistyped --output would measure everything again
-// while the user believes that it does not.
-SampleRecord kept_samples(const std::string& path, const std::string& output) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return read_samples(path);
-  const bool finished = std::filesystem::exists(output, ignored);
-  throw Error(
-      ErrorKind::kUsage,
-      {.what = finished ? "--resume refused, there is no samples file, and a profile is there already: a run "
-                          "that writes its profile removes its samples"
-                        : "--resume refused, there is no samples file: no earlier run with this --output got "
-                          "through its first probe",
-       .action = finished ? "leave --resume out to measure again"
-                          : "give the --output of the run that was cut off, or leave --resume out to start anew",
-       .path = path});
-}
-
 class Tuning {
  public:
   explicit Tuning(const TuneRequest& request)
@@ -351,7 +334,8 @@ class Tuning {
     serve.max_context = config.max_context;
     serve.prefill_chunk = config.prefill_chunk;
     serve.device_memory_limit_bytes = request_.device_memory_limit_bytes;
-    serve.predicted_tok_s = chosen.tok_s[0];
+    // Stats compare steps with one sequence, so a rate of a batch would be no prediction of theirs.
+    serve.predicted_tok_s = record_.conditions.batches[0] == 1 ? chosen.tok_s[0] : 0;
     if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
     serve.ceiling_gbps = ceiling_gbps(record_.measurements, config);
     return serve;

@@ -253,6 +253,20 @@ void HttpServer::State::add_routes() {
 void HttpServer::State::add_error_handlers() {
   using httplib::Request;
   using httplib::Response;
+  // A method that may have a body, sent without one and without its length: httplib would read until the connection
+  // closes or times out.
+  server.set_pre_routing_handler([](const Request& request, Response& response) {
+    const bool may_have_body = request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+    if (!may_have_body || request.has_header("Content-Length") || request.has_header("Transfer-Encoding")) {
+      return httplib::Server::HandlerResponse::Unhandled;
+    }
+    if (allowed_methods(request.path) != "POST" || request.method != "POST") {
+      response.status = 404;  // the error handler tells a path that is not there from a method that is not
+    } else {
+      reply(response, openai_error(411, "the request has no body: send JSON and its Content-Length", ""));
+    }
+    return httplib::Server::HandlerResponse::Handled;
+  });
   server.set_error_handler([](const Request& request, Response& response) {
     if (!response.body.empty()) return;
     const std::string asked = request.method + " " + request.path;

@@ -133,8 +133,10 @@ std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
                   c.prefill_seconds);
     add();
   }
-  std::snprintf(text, sizeof text, "predicted %.1f tok/s", profile.predicted_tok_s);
-  add();
+  if (profile.predicted_tok_s > 0) {
+    std::snprintf(text, sizeof text, "predicted %.1f tok/s", profile.predicted_tok_s);
+    add();
+  }
   if (c.single_steps > 0 && profile.predicted_tok_s > 0) {
     std::snprintf(text, sizeof text, ", achieved %.2fx", s.achieved_over_predicted);
     line += text;

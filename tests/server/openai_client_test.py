@@ -277,6 +277,16 @@ def test_wrong_methods_and_paths(engine, client):
     assert ask(engine.port, "HEAD", "/v1/models")[0] == 200
 
 
+def test_requests_without_a_body_are_answered_at_once(engine, client):
+    wanted = {"POST /health": "405", "PUT /nosuch": "404", "POST /nosuch": "404", "POST /v1/completions": "411",
+              "PATCH /v1/chat/completions": "405"}
+    for asked, status in wanted.items():
+        with socket.create_connection(("127.0.0.1", engine.port), timeout=5) as connection:
+            connection.sendall(f"{asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = read_all(connection)
+        assert answer.startswith(f"HTTP/1.1 {status} ") and '"error"' in answer, (asked, answer[:200])
+
+
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
 
 

@@ -16,6 +16,9 @@ ft::ServedProfile profile() {
 
 TEST_CASE("before anything was generated only the prediction is known") {
   CHECK(ft::stats_line(profile(), {}) == "0 tokens | predicted 100.0 tok/s");
+  ft::ServedProfile without = profile();
+  without.predicted_tok_s = 0;  // batch 1 was not tuned
+  CHECK(ft::stats_line(without, {}) == "0 tokens");
 }
 
 TEST_CASE("one token comes from the prompt: its time and the hash are known, no rate") {
