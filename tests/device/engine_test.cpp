@@ -103,12 +103,21 @@ Continuation on_host(const LoadedModel& model, int64_t prompt, int64_t decode) {
   return run_greedy(engine, some_ids(prompt, engine.geometry().vocab, 1), decode);
 }
 
+// A new engine with `config` answers as the host does.
+void check_as_host(Context& context, const std::string& group, const std::string& what, const LoadedModel& model,
+                   const EngineConfig& config, int64_t prompt, int64_t decode, const Continuation& expected) {
+  const int64_t vocab = model.family->geometry().vocab;
+  guarded(context, group, what, [&] {
+    Engine engine(model, config, kDevicePlenty);
+    return compare(run_greedy(engine, some_ids(prompt, vocab, 1), decode), expected, vocab);
+  });
+}
+
 void test_strategies(Context& context) {
   std::vector<std::string> paths = golden_cases();
   paths.push_back(data_path("tiny-moe"));
   for (const std::string& path : paths) {
     LoadedModel model = model_at(path);
-    const int64_t vocab = model.family->geometry().vocab;
     const Continuation expected = on_host(model, 40, 12);
     const std::string group = "strategies " + std::filesystem::path(path).filename().string();
     for (const Strategy strategy : kStrategies) {
@@ -117,34 +126,24 @@ void test_strategies(Context& context) {
           if (no_wait && slots != model.family->geometry().total_experts() / 2) continue;
           EngineConfig config = on_device(model, strategy, slots);
           config.no_wait = no_wait;
-          guarded(context, group, name_of(config), [&] {
-            Engine engine(model, config, kDevicePlenty);
-            return compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
-          });
+          check_as_host(context, group, name_of(config), model, config, 40, 12, expected);
         }
       }
     }
     EngineConfig config = on_device(model, Strategy::kCpu, 0);
     config.promote_bytes_per_layer = 0;
-    guarded(context, group, "cpu without slots", [&] {
-      Engine engine(model, config, kDevicePlenty);
-      return compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
-    });
+    check_as_host(context, group, "cpu without slots", model, config, 40, 12, expected);
   }
 }
 
 // Few steps: what compute-sanitizer runs.
 void test_nowait(Context& context) {
   LoadedModel model = model_at(data_path("tiny-moe"));
-  const int64_t vocab = model.family->geometry().vocab;
   const Continuation expected = on_host(model, 8, 4);
   for (const Strategy strategy : kStrategies) {
     EngineConfig config = on_device(model, strategy, 24);
     config.no_wait = true;
-    guarded(context, "no-wait mode", name_of(config), [&] {
-      Engine engine(model, config, kDevicePlenty);
-      return compare(run_greedy(engine, some_ids(8, vocab, 1), 4), expected, vocab);
-    });
+    check_as_host(context, "no-wait mode", name_of(config), model, config, 8, 4, expected);
   }
 }
 
@@ -219,15 +218,11 @@ void test_batch(Context& context) {
 
 void test_chunks(Context& context) {
   LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
-  const int64_t vocab = model.family->geometry().vocab;
   const Continuation expected = on_host(model, 150, 6);
   for (const int chunk : {1, 2, 7, 63, 65, 128, kMaxPrefillChunk}) {
     EngineConfig config = on_device(model, Strategy::kHybrid, 16);
     config.prefill_chunk = chunk;
-    guarded(context, "prefill chunks", "chunk " + std::to_string(chunk), [&] {
-      Engine engine(model, config, kDevicePlenty);
-      return compare(run_greedy(engine, some_ids(150, vocab, 1), 6), expected, vocab);
-    });
+    check_as_host(context, "prefill chunks", "chunk " + std::to_string(chunk), model, config, 150, 6, expected);
   }
 }
 

@@ -45,36 +45,29 @@ void each_matvec(FormatId format, F f) {
 
 float expected_sum(float value) { return value == 0.0f ? 0.0f : value; }  // a -0 ends as +0 among other lanes' +0
 
+// Row r holds code r at one place of an otherwise zero matrix.
+template <class Decode>
+void check_all_codes(FormatId format, uint32_t codes, Decode decode) {
+  each_matvec(format, [&](const KernelDesc& kernel) {
+    for (const int64_t place : kPlaces) {
+      CAPTURE(place);
+      OwnedMatrix matrix = zero_matrix(format, codes, kCols);
+      for (uint32_t code = 0; code < codes; ++code) set_code(matrix, code, place, code);
+      const auto y = product(kernel, matrix, 1.0f);
+      for (uint32_t code = 0; code < codes; ++code) {
+        CAPTURE(code);
+        CHECK(same(y[code], expected_sum(decode(static_cast<uint8_t>(code)))));
+      }
+    }
+  });
+}
+
 TEST_SUITE("baseline") {
   TEST_CASE("all 256 e4m3 codes at every kind of place of fp8_block") {
-    each_matvec(FormatId::kFp8Block, [](const KernelDesc& kernel) {
-      for (const int64_t place : kPlaces) {
-        CAPTURE(place);
-        OwnedMatrix matrix = zero_matrix(FormatId::kFp8Block, 256, kCols);
-        for (uint32_t code = 0; code < 256; ++code) set_code(matrix, code, place, code);
-        const auto y = product(kernel, matrix, 1.0f);
-        for (size_t code = 0; code < 256; ++code) {
-          CAPTURE(code);
-          CHECK(same(y[code], expected_sum(decode_e4m3(static_cast<uint8_t>(code)))));
-        }
-      }
-    });
+    check_all_codes(FormatId::kFp8Block, 256, decode_e4m3);
   }
 
-  TEST_CASE("all 16 e2m1 codes at every kind of place of nvfp4") {
-    each_matvec(FormatId::kNvfp4, [](const KernelDesc& kernel) {
-      for (const int64_t place : kPlaces) {
-        CAPTURE(place);
-        OwnedMatrix matrix = zero_matrix(FormatId::kNvfp4, 16, kCols);
-        for (uint32_t code = 0; code < 16; ++code) set_code(matrix, code, place, code);
-        const auto y = product(kernel, matrix, 1.0f);
-        for (size_t code = 0; code < 16; ++code) {
-          CAPTURE(code);
-          CHECK(same(y[code], expected_sum(decode_e2m1(static_cast<uint8_t>(code)))));
-        }
-      }
-    });
-  }
+  TEST_CASE("all 16 e2m1 codes at every kind of place of nvfp4") { check_all_codes(FormatId::kNvfp4, 16, decode_e2m1); }
 
   TEST_CASE("all 256 e4m3 block scales of nvfp4, zero, subnormal, negative and NaN included") {
     each_matvec(FormatId::kNvfp4, [](const KernelDesc& kernel) {
@@ -94,20 +87,7 @@ TEST_SUITE("baseline") {
     });
   }
 
-  TEST_CASE("all 16 e2m1 codes at every kind of place of mxfp4") {
-    each_matvec(FormatId::kMxfp4, [](const KernelDesc& kernel) {
-      for (const int64_t place : kPlaces) {
-        CAPTURE(place);
-        OwnedMatrix matrix = zero_matrix(FormatId::kMxfp4, 16, kCols);
-        for (uint32_t code = 0; code < 16; ++code) set_code(matrix, code, place, code);
-        const auto y = product(kernel, matrix, 1.0f);
-        for (size_t code = 0; code < 16; ++code) {
-          CAPTURE(code);
-          CHECK(same(y[code], expected_sum(decode_e2m1(static_cast<uint8_t>(code)))));
-        }
-      }
-    });
-  }
+  TEST_CASE("all 16 e2m1 codes at every kind of place of mxfp4") { check_all_codes(FormatId::kMxfp4, 16, decode_e2m1); }
 
   TEST_CASE("all 256 e8m0 scales of mxfp4 with all 16 codes: 0 is flushed, 255 is NaN") {
     each_matvec(FormatId::kMxfp4, [](const KernelDesc& kernel) {

@@ -161,7 +161,7 @@ void CudaBackend::dense_step(const StepTokens& tokens, const StepBatch&) {
 
 // Launches the step, or does it launch by launch, and serves the CPU's experts until it has ended.
 void CudaBackend::run(const cuda::Graph& graph) {
-  ++step_number_;
+  next_step();
   if (graph) {
     graph.launch(main_.handle());
     wait_until_finished();
@@ -234,7 +234,7 @@ void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
   }
   moe_.set_given(plans);
   if (!all || config_.no_wait) {  // one layer by itself: launches, in which the CPU's part is waited for by the device
-    ++step_number_;
+    next_step();
     launch_layers(sites, plans);
     wait_until_finished();
     moe_.require_answered();

@@ -85,6 +85,8 @@ class CudaBackend final : public ServeBackend {
   void launch_forward();
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
+  // As finish_step counts: 0 is skipped when the number wraps.
+  void next_step() { step_number_ = step_number_ == UINT32_MAX ? 1 : step_number_ + 1; }
   void run(const cuda::Graph& graph);
   void wait_until_finished();
   void prefill_step(const StepBatch& batch);
