@@ -30,6 +30,7 @@ struct WeightSource {
   bool synthetic = false;  // geometry from config.json alone
   uint64_t synthetic_seed = 0;
   std::string routing_preset;  // synthetic only: preset name, or the path of a recorded trace
+  std::string packed_cache;    // checkpoint only: folder of packed files (engine/model/packed_cache.h); empty: none
 };
 
 // How a layer's misses are shared: fetch_of_misses[m] of m misses are fetched over the link, the rest is computed on

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/experts/routing_trace.h"
+#include "engine/model/packed_cache.h"
 #include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
@@ -68,6 +69,8 @@ ProbeSessionOptions session_options(const ParsedOptions& options) {
   session.weights.synthetic = seed.has_value();
   session.weights.synthetic_seed = seed.value_or(0);
   session.weights.routing_preset = options.optional_text("--routing").value_or("");
+  session.weights.packed_cache = options.optional_text("--packed-cache").value_or("");
+  check_packed_cache(session.weights, false);
   for (const std::string& text : options.texts("--expert")) session.expert_shapes.push_back(shape_of(text));
   for (const int64_t threads : options.integers("--threads")) session.threads.push_back(static_cast<int>(threads));
   session.contexts = options.integers("--context");
@@ -85,6 +88,9 @@ ProbeSessionOptions session_options(const ParsedOptions& options) {
     refuse("--link-slowdown", std::to_string(session.link_slowdown), "1 on the host device, which has no link");
   }
   if (options.has("--bank-gb")) session.bank_gb = options.number("--bank-gb");
+  session.notice = [](std::string_view text, bool warning) {
+    std::cerr << (warning ? "warning: " : "") << text << '\n';
+  };
   return session;
 }
 

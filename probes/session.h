@@ -27,6 +27,7 @@ struct ProbeSessionOptions {
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
   bool add_candidates = true;         // the four strategies as they are, for `decode` without a tuner
   ProgressFn progress;                // of loading; may throw to end it
+  NoticeFn notice;                    // of loading
   std::function<bool()> interrupted;  // asked while routing is recorded and by the probes
 };
 

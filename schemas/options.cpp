@@ -8,6 +8,16 @@ constexpr double kMaxLinkSlowdownOption = 64;
 constexpr double kMaxBatchOption = 64;
 constexpr double kMaxSlotsOption = 4'194'304;  // experts of the largest model the engine takes: 1024 layers x 4096
 
+constexpr OptionSpec kPackedCache = {
+    .name = "--packed-cache",
+    .kind = OptionKind::kText,
+    .value_name = "DIR",
+    .help =
+        "Keeps the packed weights in DIR, made if it is not there: the first start writes one file per model, as "
+        "large as its expert banks and dense matrices (--dry-run says how large), later ones read it instead of "
+        "the checkpoint. A file that is damaged or of a changed checkpoint is replaced; a DIR that cannot be "
+        "written or is full costs a warning, not the start. Files are never removed."};
+
 constexpr OptionSpec kTuneOptions[] = {
     {.name = "--model",
      .kind = OptionKind::kText,
@@ -96,6 +106,7 @@ constexpr OptionSpec kTuneOptions[] = {
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
      .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace."},
+    kPackedCache,
     {.name = "--resume",
      .kind = OptionKind::kFlag,
      .help = "Uses the samples that an interrupted run left beside the output file."},
@@ -127,6 +138,7 @@ constexpr OptionSpec kEngineOptions[] = {
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
      .help = "Expert choices used with synthetic weights, in place of the profile's."},
+    kPackedCache,
     {.name = "--host",
      .kind = OptionKind::kText,
      .value_name = "ADDRESS",
@@ -207,6 +219,7 @@ constexpr OptionSpec kProbeOptions[] = {
      .value_name = "PRESET|FILE",
      .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
              "Without it qwen3-30b."},
+    kPackedCache,
     {.name = "--expert",
      .kind = OptionKind::kTexts,
      .value_name = "FORMAT:HxI,..",

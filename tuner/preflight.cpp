@@ -11,6 +11,7 @@
 
 #include "engine/experts/routing_trace.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/packed_cache.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
 #include "engine/runtime/device.h"
@@ -119,6 +120,7 @@ std::string slots_text(Strategy strategy, const Preflight& preflight) {
 }  // namespace
 
 Preflight make_preflight(const TuneRequest& request) {
+  check_packed_cache(request.weights, request.dry_run);
   Preflight preflight;
   preflight.family = make_family(load_model_config(request.weights.model_path));
   const ModelGeometry& geometry = preflight.family->geometry();
@@ -184,7 +186,7 @@ std::string tune_dry_run(const TuneRequest& request) {
     if (request.strategy && *request.strategy != strategy) continue;
     text += fmt::format("\n  {:<9} {}", strategy_name(strategy), slots_text(strategy, preflight));
   }
-  return text + "\n";
+  return text + "\n" + packed_cache_text(*preflight.family, request.weights);
 }
 
 }  // namespace ft

@@ -63,6 +63,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   TuneRequest request;
   request.weights.model_path = std::filesystem::absolute(options.text("--model")).lexically_normal().string();
   check_utf8("--model", request.weights.model_path);
+  request.weights.packed_cache = options.optional_text("--packed-cache").value_or("");
   if (const auto seed = options.synthetic_seed("--weights")) {
     request.weights.synthetic = true;
     request.weights.synthetic_seed = *seed;

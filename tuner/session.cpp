@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/program/load_display.h"
 #include "engine/program/log.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -44,27 +45,16 @@ double weight_of(std::string_view probe) {
 
 class Progress {
  public:
-  explicit Progress(double budget_seconds) : budget_(budget_seconds), terminal_(isatty(STDERR_FILENO) != 0) {}
+  explicit Progress(double budget_seconds) : budget_(budget_seconds) {}
   void start() { began_ = now_seconds(); }
   double spent() const { return began_ == 0 ? 0 : now_seconds() - began_; }
   double left() const { return std::max(0.0, budget_ - spent()); }
   void stage(std::string_view name, std::string_view what) {
     log_info(fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), name, what));
   }
-  void load(std::string_view stage, double fraction) {
-    const int percent = static_cast<int>(100 * fraction);
-    if (!log_shows_info()) return;
-    if (terminal_) {
-      std::fprintf(stderr, "\r%.*s: %3d %%%s", static_cast<int>(stage.size()), stage.data(), percent,
-                   percent >= 100 ? "\n" : "");
-    } else if (percent >= 100) {
-      log_info(fmt::format("{}: done", stage));
-    }
-  }
 
  private:
   double budget_;
-  bool terminal_;
   double began_ = 0;
 };
 
@@ -134,9 +124,13 @@ class Tuning {
     ProbeSessionOptions options = preflight_.options;
     options.interrupted = interrupted;
     options.progress = [this](const LoadProgress& loading) {
-      progress_.load(loading.stage, loading.fraction());
+      display_.show(loading);
       if (!interrupted()) return;
       throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading, nothing was measured"});
+    };
+    options.notice = [this](std::string_view text, bool warning) {
+      display_.end_line();
+      warning ? log_warning(text) : log_info(text);
     };
     return options;
   }
@@ -343,6 +337,7 @@ class Tuning {
 
   const TuneRequest& request_;
   Progress progress_;
+  LoadDisplay display_;
   Preflight preflight_;
   std::optional<SampleRecord> earlier_;
   ProbeSession session_;

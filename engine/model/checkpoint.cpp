@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -95,12 +96,15 @@ void hash_number(Hasher& hasher, uint64_t number) { hasher.add(std::as_bytes(std
 
 struct Checkpoint::State {
   std::string directory;
+  std::vector<std::string> names;
   std::vector<MappedFile> files;  // in the order of their names
+  std::vector<const MappedFile*> by_address;
   TensorMap tensors;
 
   void add_file(const std::string& name, const std::vector<std::string>& promised) {
     const std::string path = in_folder(directory, name);
     files.emplace_back(path);
+    names.push_back(name);
     TensorMap found = parse_safetensors(files.back().bytes(), path);
     for (const std::string& tensor : promised) {
       if (!found.contains(tensor)) {
@@ -118,6 +122,13 @@ struct Checkpoint::State {
                                        .path = path});
     }
   }
+
+  void sort_by_address() {
+    for (const MappedFile& file : files) by_address.push_back(&file);
+    std::sort(by_address.begin(), by_address.end(), [](const MappedFile* a, const MappedFile* b) {
+      return std::less<>()(a->bytes().data(), b->bytes().data());
+    });
+  }
 };
 
 Checkpoint::Checkpoint() : state_(std::make_unique<State>()) {}
@@ -127,7 +138,28 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const std::string& directory) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint);
   checkpoint->state_->directory = directory;
   for (const auto& [name, promised] : files_of(directory)) checkpoint->state_->add_file(name, promised);
+  checkpoint->state_->sort_by_address();
   return checkpoint;
+}
+
+std::vector<Checkpoint::File> Checkpoint::files() const {
+  std::vector<File> files;
+  for (size_t i = 0; i < state_->files.size(); ++i) {
+    const MappedFile& file = state_->files[i];
+    files.push_back({state_->names[i], static_cast<int64_t>(file.bytes().size()), file.modified_ns()});
+  }
+  return files;
+}
+
+void Checkpoint::read(std::span<const std::byte> part, std::byte* to) const {
+  if (part.empty()) return;
+  const auto& files = state_->by_address;
+  const auto after =
+      std::upper_bound(files.begin(), files.end(), part.data(),
+                       [](const std::byte* data, const auto* f) { return std::less<>()(data, f->bytes().data()); });
+  FT_CHECK(after != files.begin());
+  const MappedFile& file = **std::prev(after);
+  file.read(static_cast<size_t>(part.data() - file.bytes().data()), {to, part.size()});
 }
 
 const TensorView* Checkpoint::find(std::string_view name) const {

@@ -21,6 +21,16 @@ class Checkpoint {
   const TensorView* find(std::string_view name) const;  // null when absent
   const TensorMap& tensors() const;
   const std::string& directory() const;
+  struct File {
+    std::string name;
+    int64_t bytes = 0;
+    int64_t modified_ns = 0;  // when it was opened
+  };
+  std::vector<File> files() const;  // in the order of their names
+
+  // Copies a part of a tensor by reading its file, which is how bulk data is loaded (MappedFile::read). `part` lies in
+  // one of the mapped files. Any thread. Throws Error naming the file.
+  void read(std::span<const std::byte> part, std::byte* to) const;
 
   // Hash over config.json, and over names, dtypes, shapes and file sizes of all tensors (not their data).
   std::string config_hash() const;

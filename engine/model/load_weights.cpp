@@ -1,11 +1,14 @@
-// Carries out a WeightPlan: packs a checkpoint's tensors, or makes seeded ones, in parallel.
+// Carries out a WeightPlan: packs a checkpoint's tensors, reads what was packed before, or makes seeded ones, in
+// parallel.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
-#include <mutex>
+#include <optional>
 
 #include "engine/model/family.h"
+#include "engine/model/packed_cache.h"
+#include "engine/model/run_items.h"
+#include "engine/model/staged_packer.h"
 #include "engine/model/weight_plan.h"
 #include "engine/model/weights.h"
 #include "kernels/base/clock.h"
@@ -25,26 +28,6 @@ uint64_t part_seed(uint64_t seed, SeedStream stream, uint64_t index) {
   return mix64(mix64(seed ^ (stream << 56)) + index);
 }
 
-// f(item) for items 0 .. count - 1, taken in turn by all threads. The first exception ends the rest and is rethrown.
-template <class F>
-void run_items(WorkerPool& pool, int64_t count, F&& f) {
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  pool.run([&](int, int) {
-    for (int64_t item = next++; item < count; item = next++) {
-      try {
-        f(item);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = count;
-      }
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
-}
-
 class Loader {
  public:
   Loader(const Family& family, const WeightSource& source, WorkerPool& pool, const LoadOptions& options)
@@ -58,21 +41,31 @@ class Loader {
   }
 
   std::shared_ptr<const ModelWeights> load() {
-    report(0);
-    load_matrices();
-    load_vectors();
+    allocate_all();
+    std::optional<PackedCache> cache;
+    if (plan_.checkpoint != nullptr && !source_.packed_cache.empty()) cache.emplace(source_.packed_cache, plan_);
+    const PackedCache::Regions regions = {weights_->bank.bytes(), matrix_bytes_, bytes_of(globals_),
+                                          bytes_of(vectors_)};
+    if (cache && cache->read(regions, pool_, options_)) {
+      weights_->bank_seconds = now_seconds() - bank_begin_;
+    } else {
+      report();
+      load_matrices();
+      load_vectors();
+      load_experts();
+      report();
+      if (cache) cache->write(regions, pool_, options_);
+    }
+    show_dense();
     for (size_t i = 0; i < plan_.list.tables.size(); ++i) load_table(i);
-    done_bytes_ = plan_.formats.dense_bytes;
-    report(done_bytes_);
-    load_experts();
     if (mapped_tables_) weights_->checkpoint = std::move(plan_.checkpoint);
     return weights_;
   }
 
  private:
-  void report(int64_t bytes) {
-    const int64_t total = plan_.formats.dense_bytes + plan_.formats.expert_bytes_total;
-    if (options_.progress) options_.progress({source_.synthetic ? "making weights" : "packing weights", bytes, total});
+  void report() {
+    if (!options_.progress) return;
+    options_.progress({source_.synthetic ? "making weights" : "packing weights", done_bytes_.load(), total_bytes_});
   }
 
   std::byte* allocate(int64_t bytes) {
@@ -80,60 +73,95 @@ class Loader {
     return weights_->storage.back().data();
   }
 
-  void load_matrices() {
+  // Matrices and banks are not touched before: what fills a page touches it first, in parallel and where it will mostly
+  // be read, and finds it in its cache, zeroed. Touching first writes all of it twice.
+  void allocate_all() {
     int64_t bytes = 0;
     for (const PackedLayout& layout : plan_.layouts) bytes += layout.bytes;
-    std::byte* memory = allocate(bytes);
+    weights_->storage.emplace_back(bytes);
+    std::byte* place = weights_->storage.back().data();
+    matrix_bytes_ = {place, static_cast<size_t>(bytes)};
+    for (const PackedLayout& layout : plan_.layouts) {
+      places_.push_back(place);
+      place += layout.bytes;
+    }
+    globals_.assign(plan_.layouts.size(), 1.0f);
+    size_t count = 0;
+    for (const VectorSpec& spec : plan_.list.vectors) count += static_cast<size_t>(spec.size);
+    weights_->storage.emplace_back(static_cast<int64_t>(count * sizeof(float)));
+    vectors_ = {weights_->storage.back().as<float>(), count};
+    bank_begin_ = now_seconds();
+    weights_->bank = ExpertBank(plan_.expert_layouts, weights_->geometry.expert.experts, options_.bank_memory);
+    total_bytes_ = bytes + weights_->formats.expert_bytes_total;
+  }
+
+  static std::span<std::byte> bytes_of(std::span<float> values) { return std::as_writable_bytes(values); }
+
+  std::vector<StagedPacker> make_packers() {
+    std::vector<StagedPacker> packers;
+    if (source_.synthetic) return packers;
+    return std::vector<StagedPacker>(static_cast<size_t>(pool_.threads()), StagedPacker(*plan_.checkpoint));
+  }
+
+  void load_matrices() {
     struct Item {
       size_t matrix = 0;
       int64_t tile_begin = 0, tile_end = 0;
     };
     std::vector<Item> items;
-    std::vector<std::byte*> places;
     for (size_t i = 0; i < plan_.layouts.size(); ++i) {
       const PackedLayout& layout = plan_.layouts[i];
-      places.push_back(memory);
-      memory += layout.bytes;
       const int64_t tile_bytes = layout.code_bytes_per_tile + layout.scale_bytes_per_tile;
-      const int64_t step = std::max<int64_t>(1, kBytesPerItem / tile_bytes);
+      const int64_t steps = std::max<int64_t>(1, kBytesPerItem / (tile_bytes * StagedPacker::kTileStep));
+      const int64_t step = steps * StagedPacker::kTileStep;
       for (int64_t tile = 0; tile < layout.row_tiles; tile += step) {
         items.push_back({i, tile, std::min(tile + step, layout.row_tiles)});
       }
     }
-    std::vector<std::vector<float>> scratch(plan_.matrices.size());
-    std::vector<RawMatrix> raw;
-    for (size_t i = 0; i < plan_.matrices.size(); ++i) raw.push_back(raw_matrix(plan_.matrices[i], scratch[i]));
-    run_items(pool_, static_cast<int64_t>(items.size()), [&](int64_t n) {
-      const Item& item = items[static_cast<size_t>(n)];
-      const PackedLayout& layout = plan_.layouts[item.matrix];
-      const FormatInfo& format = format_info(layout.format);
-      if (source_.synthetic) {
-        const uint64_t seed = part_seed(source_.synthetic_seed, kMatrixSeeds, item.matrix);
-        format.synthesize(layout, seed, item.tile_begin, item.tile_end, places[item.matrix]);
-      } else {
-        format.pack(raw[item.matrix], layout, item.tile_begin, item.tile_end, places[item.matrix]);
-      }
-    });
-    for (size_t i = 0; i < places.size(); ++i) {
-      weights_->matrices.push_back({plan_.layouts[i], places[i], source_.synthetic ? 1.0f : raw[i].global});
-    }
+    auto packers = make_packers();
+    run_items(
+        pool_, static_cast<int64_t>(items.size()),
+        [&](int worker, int64_t n) {
+          const Item& item = items[static_cast<size_t>(n)];
+          const PackedLayout& layout = plan_.layouts[item.matrix];
+          std::byte* place = places_[item.matrix];
+          if (source_.synthetic) {
+            const uint64_t seed = part_seed(source_.synthetic_seed, kMatrixSeeds, item.matrix);
+            format_info(layout.format).synthesize(layout, seed, item.tile_begin, item.tile_end, place);
+          } else {
+            const float global = packers[static_cast<size_t>(worker)].pack(plan_.matrices[item.matrix], layout,
+                                                                           item.tile_begin, item.tile_end, place);
+            if (item.tile_begin == 0) globals_[item.matrix] = global;
+          }
+          done_bytes_ += (item.tile_end - item.tile_begin) * (layout.code_bytes_per_tile + layout.scale_bytes_per_tile);
+        },
+        [&] { report(); });
   }
 
   void load_vectors() {
-    int64_t count = 0;
-    for (const VectorSpec& spec : plan_.list.vectors) count += spec.size;
-    auto* memory = reinterpret_cast<float*>(allocate(count * int64_t{sizeof(float)}));
+    std::span<float> rest = vectors_;
     for (size_t i = 0; i < plan_.list.vectors.size(); ++i) {
       const VectorSpec& spec = plan_.list.vectors[i];
-      const std::span<float> place(memory, static_cast<size_t>(spec.size));
-      memory += spec.size;
+      const std::span<float> place = rest.first(static_cast<size_t>(spec.size));
+      rest = rest.subspan(place.size());
       if (source_.synthetic) {
         // Norm weights of 1 leave the normed activations as they are; biases of 0 add nothing.
         std::fill(place.begin(), place.end(), spec.names.front().ends_with(".bias") ? 0.0f : 1.0f);
       } else {
         convert_to_f32(*plan_.vectors[i], place);
       }
-      weights_->vectors.push_back(place);
+    }
+  }
+
+  // Where the filled memory's matrices and vectors are.
+  void show_dense() {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      weights_->matrices.push_back({plan_.layouts[i], places_[i], globals_[i]});
+    }
+    std::span<const float> rest = vectors_;
+    for (const VectorSpec& spec : plan_.list.vectors) {
+      weights_->vectors.push_back(rest.first(static_cast<size_t>(spec.size)));
+      rest = rest.subspan(static_cast<size_t>(spec.size));
     }
   }
 
@@ -164,41 +192,38 @@ class Loader {
     const uint64_t seed = part_seed(source_.synthetic_seed, kTableSeeds, index);
     std::byte* memory = allocate(bytes);
     const int64_t items = (bytes + kBytesPerItem - 1) / kBytesPerItem;
-    run_items(pool_, items, [&](int64_t item) {
+    const auto fill = [&](int, int64_t item) {
       const int64_t end = std::min(bytes, (item + 1) * kBytesPerItem);
       for (int64_t at = item * kBytesPerItem; at < end; at += 8) {
         const uint64_t word = (mix64(seed + static_cast<uint64_t>(at)) & kRandomBits) | kExponent;
         std::memcpy(memory + at, &word, static_cast<size_t>(std::min<int64_t>(8, end - at)));
       }
-    });
+    };
+    run_items(pool_, items, fill, [] {});
     return memory;
   }
 
   void load_experts() {
     const int experts = weights_->geometry.expert.experts;
-    const double begin = now_seconds();
-    // Not touched before: what fills a page touches it first, in parallel and where it will mostly be read, and finds
-    // it in its cache, zeroed. Touching first writes all of it twice.
-    weights_->bank = ExpertBank(plan_.expert_layouts, experts, options_.bank_memory);
     ExpertBank& bank = weights_->bank;
-    for (int layer = 0; layer < bank.layers(); ++layer) {
-      const ExpertLayout& layout = bank.layout(layer);
-      run_items(pool_, experts, [&](int64_t item) {
-        const int expert = static_cast<int>(item);
-        if (source_.synthetic) {
-          const auto key = static_cast<uint64_t>(int64_t{layer} * experts + expert);
-          synthesize_expert(layout, part_seed(source_.synthetic_seed, kExpertSeeds, key), bank.blob(layer, expert));
-          return;
-        }
-        const FoundExpert& found = plan_.experts[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
-        std::vector<float> gate, up, down;
-        pack_expert(raw_matrix(found.gate, gate), raw_matrix(found.up, up), raw_matrix(found.down, down), layout,
-                    bank.blob(layer, expert));
-      });
-      done_bytes_ += layout.bytes * experts;
-      report(done_bytes_);
-    }
-    weights_->bank_seconds = now_seconds() - begin;
+    auto packers = make_packers();
+    run_items(
+        pool_, int64_t{bank.layers()} * experts,
+        [&](int worker, int64_t item) {
+          const auto layer = static_cast<int>(item / experts), expert = static_cast<int>(item % experts);
+          const ExpertLayout& layout = bank.layout(layer);
+          if (source_.synthetic) {
+            const uint64_t seed = part_seed(source_.synthetic_seed, kExpertSeeds, static_cast<uint64_t>(item));
+            synthesize_expert(layout, seed, bank.blob(layer, expert));
+          } else {
+            const FoundExpert& found = plan_.experts[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
+            packers[static_cast<size_t>(worker)].pack(found, layout, bank.blob(layer, expert));
+          }
+          done_bytes_ += layout.bytes;
+        },
+        [&] { report(); });
+    weights_->bank_seconds = now_seconds() - bank_begin_;
+    done_bytes_ = total_bytes_;
   }
 
   const WeightSource& source_;
@@ -206,7 +231,13 @@ class Loader {
   const LoadOptions& options_;
   WeightPlan plan_;
   std::shared_ptr<ModelWeights> weights_;
-  int64_t done_bytes_ = 0;
+  std::span<std::byte> matrix_bytes_;
+  std::vector<std::byte*> places_;  // of the matrices
+  std::vector<float> globals_;
+  std::span<float> vectors_;  // all of them, one after another
+  double bank_begin_ = 0;
+  std::atomic<int64_t> done_bytes_{0};
+  int64_t total_bytes_ = 0;  // packed
   bool mapped_tables_ = false;
 };
 

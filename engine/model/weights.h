@@ -82,7 +82,9 @@ class ExpertBank {
   int64_t slot_bytes() const { return slot_bytes_; }  // largest blob
   const std::byte* blob(int layer, int expert) const;
   std::byte* blob(int layer, int expert);
-  std::span<const std::byte> bytes() const { return {memory_ ? memory_->data() : nullptr, static_cast<size_t>(bytes_)}; }
+  std::span<const std::byte> bytes() const {
+    return {memory_ ? memory_->data() : nullptr, static_cast<size_t>(bytes_)};
+  }
   std::span<std::byte> bytes() { return {memory_ ? memory_->data() : nullptr, static_cast<size_t>(bytes_)}; }
 
  private:
@@ -131,8 +133,12 @@ struct LoadProgress {
 // Called on the thread that loads, many times a second. May throw to end the loading.
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
+// What people should know about a loading that goes on: whether a packed file is used or written, or why not.
+using NoticeFn = std::function<void(std::string_view text, bool warning)>;
+
 struct LoadOptions {
   ProgressFn progress = {};
+  NoticeFn notice = {};
   // Where expert banks go instead of memory of their own: a caller that loads one model after another touches (and
   // registers) the pages once. Holds at least ModelFormats::expert_bytes_total. Of one model at a time: what the
   // previous one's banks were is overwritten.
@@ -143,7 +149,8 @@ struct LoadOptions {
 // config.json's quantization settings. For the memory plan and --dry-run.
 ModelFormats inspect_formats(const Family& family, const WeightSource& source);
 
-// Loads and packs, in parallel on `pool`. Checks every shape. Throws Error naming the tensor.
+// Loads and packs, in parallel on `pool`, with kStagingBytes a thread beside the weights themselves; or reads what an
+// earlier load with the same WeightSource::packed_cache packed. Checks every shape. Throws Error naming the tensor.
 std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
                                                  const LoadOptions& options = {});
 

@@ -9,8 +9,10 @@
 
 #include "engine/experts/routing_trace.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/packed_cache.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
+#include "engine/program/load_display.h"
 #include "engine/program/log.h"
 #include "engine/program/serve_config.h"
 #include "engine/runtime/cuda/device_weights.h"
@@ -92,6 +94,8 @@ void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
     source.synthetic_seed = seed.value_or(0);
     if (!source.synthetic) source.routing_preset.clear();
   }
+  source.packed_cache = options.optional_text("--packed-cache").value_or("");
+  check_packed_cache(source, options.flag("--dry-run"));
   if (!options.has("--routing")) return;
   if (!source.synthetic) {
     throw Error(ErrorKind::kUsage, {"--routing has an effect only with synthetic weights: a checkpoint's own router "
@@ -145,18 +149,17 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   model.family = accepted.family;
   // Loading is not serving: with all usable cores, however few threads the profile's strategy needs.
   WorkerPool pool({.threads = accepted.cpus.usable_cores, .cpus = accepted.cpus.pinning});
-  std::string stage_shown;
-  int shown = -1;
+  LoadDisplay display;
   const ProgressFn progress = [&](const LoadProgress& loading) {
     if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading"});
-    const std::string_view stage = loading.stage;
-    const int percent = static_cast<int>(100 * loading.fraction());
-    if (stage == stage_shown && percent / 10 == shown / 10 && (percent < 100 || shown == 100)) return;
-    stage_shown = stage;
-    shown = percent;
-    log_info(fmt::format("{}: {} %", stage, percent));
+    display.show(loading);
   };
-  model.weights = load_weights(*accepted.family, accepted.config.weights, pool, {.progress = progress});
+  const NoticeFn notice = [&](std::string_view text, bool warning) {
+    display.end_line();
+    warning ? log_warning(text) : log_info(text);
+  };
+  model.weights =
+      load_weights(*accepted.family, accepted.config.weights, pool, {.progress = progress, .notice = notice});
   if (accepted.config.device == Device::kCuda) {
     model.on_device = upload_weights(*model.weights, progress);
     log_info("expert banks: " + bank_times_text(bank_times(*model.weights, *model.on_device)));
@@ -286,6 +289,7 @@ int run(const ParsedOptions& options) {
   log_info(decision_text(accepted.profile));
   if (options.flag("--dry-run")) {
     std::fputs(memory_plan_text(accepted.plan, accepted.config).c_str(), stdout);
+    std::fputs(packed_cache_text(*accepted.family, accepted.config.weights).c_str(), stdout);
     return kExitDone;
   }
   if (inputs.score) return run_score(options, accepted, *inputs.score);

@@ -49,26 +49,31 @@ void pack_expert(const RawMatrix& gate, const RawMatrix& up, const RawMatrix& do
                  std::byte* dst) {
   const FormatInfo& info = format_info(layout.gate.format);
   const auto pack = [&](const RawMatrix& raw, const PackedLayout& part, int64_t offset) {
-    clear_padding(part, dst + offset);
     info.pack(raw, part, 0, part.row_tiles, dst + offset);
   };
   pack(gate, layout.gate, 0);
   pack(up, layout.gate, layout.up_offset);
   pack(down, layout.down, layout.down_offset);
-  write_trailer(layout, {.gate_global = gate.global, .up_global = up.global, .down_global = down.global}, dst);
+  finish_expert(layout, {.gate_global = gate.global, .up_global = up.global, .down_global = down.global}, dst);
+}
+
+void finish_expert(const ExpertLayout& layout, const ExpertTrailer& trailer, std::byte* dst) {
+  clear_padding(layout.gate, dst);
+  clear_padding(layout.gate, dst + layout.up_offset);
+  clear_padding(layout.down, dst + layout.down_offset);
+  write_trailer(layout, trailer, dst);
 }
 
 void synthesize_expert(const ExpertLayout& layout, uint64_t seed, std::byte* dst) {
   const FormatInfo& info = format_info(layout.gate.format);
   const auto synthesize = [&](const PackedLayout& part, int64_t offset, uint64_t part_index) {
-    clear_padding(part, dst + offset);
     info.synthesize(part, mix64(seed) + part_index, 0, part.row_tiles, dst + offset);
   };
   synthesize(layout.gate, 0, 0);
   synthesize(layout.gate, layout.up_offset, 1);
   synthesize(layout.down, layout.down_offset, 2);
   const float hidden_global = info.synthetic_global(layout.hidden);
-  write_trailer(layout,
+  finish_expert(layout,
                 {.gate_global = hidden_global,
                  .up_global = hidden_global,
                  .down_global = info.synthetic_global(layout.intermediate)},

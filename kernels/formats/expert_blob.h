@@ -35,6 +35,8 @@ ExpertLayout expert_layout(FormatId format, int64_t hidden, int64_t intermediate
 // Packs one expert; the three raw matrices have one format. dst: layout.bytes, kBlobAlign aligned.
 void pack_expert(const RawMatrix& gate, const RawMatrix& up, const RawMatrix& down, const ExpertLayout& layout,
                  std::byte* dst);
+// The rest of a blob whose three matrices are packed already: trailer and the bytes that no tile covers.
+void finish_expert(const ExpertLayout& layout, const ExpertTrailer& trailer, std::byte* dst);
 void synthesize_expert(const ExpertLayout& layout, uint64_t seed, std::byte* dst);
 
 PackedMatrix expert_gate(const ExpertLayout& layout, const std::byte* blob);

@@ -88,42 +88,60 @@ HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
   return *this;
 }
 
+void MappedFile::fail(std::string what, int code) const {
+  const std::string reason = code != 0 ? std::string(" (") + std::strerror(code) + ")" : "";
+  throw Error(ErrorKind::kFailed, {.what = std::move(what) + reason,
+                                   .action = code == EMFILE ? "raise the limit of open files (ulimit -n)" : "",
+                                   .path = path_});
+}
+
+// Members that own something are set one by one, and whatever throws in between leaves them to be released: a throwing
+// constructor runs no destructor of its own class, so the work is done on a complete object.
 MappedFile::MappedFile(const std::string& path) {
-  const auto fail = [&](std::string what, int code) {
-    throw Error(
-        ErrorKind::kFailed,
-        {.what = std::move(what) + (code != 0 ? std::string(" (") + std::strerror(code) + ")" : ""), .path = path});
-  };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail("cannot open", errno);
+  MappedFile file;
+  file.path_ = path;
+  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) file.fail("cannot open", errno);
   struct stat info {};
-  const int stat_code = ::fstat(fd, &info) == 0 ? 0 : errno;
-  void* mapped = nullptr;
-  int map_code = 0;
-  const bool regular = stat_code == 0 && S_ISREG(info.st_mode);
-  if (regular && info.st_size > 0) {
-    mapped = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapped == MAP_FAILED) map_code = errno;
+  if (::fstat(file.fd_, &info) != 0) file.fail("cannot open", errno);
+  if (!S_ISREG(info.st_mode)) file.fail("cannot map: not a regular file", 0);
+  file.modified_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (info.st_size > 0) {
+    const auto size = static_cast<size_t>(info.st_size);
+    void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd_, 0);
+    if (mapped == MAP_FAILED) file.fail("cannot map", errno);
+    file.data_ = static_cast<const std::byte*>(mapped);
+    file.size_ = size;
   }
-  ::close(fd);
-  if (stat_code != 0) fail("cannot open", stat_code);
-  if (!regular) fail("cannot map: not a regular file", 0);
-  if (map_code != 0) fail("cannot map", map_code);
-  data_ = static_cast<const std::byte*>(mapped);
-  size_ = static_cast<size_t>(info.st_size);
+  *this = std::move(file);
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(modified_ns_, other.modified_ns_);
   return *this;
+}
+
+void MappedFile::read(size_t offset, std::span<std::byte> to) const {
+  FT_CHECK(offset <= size_ && to.size() <= size_ - offset);
+  while (!to.empty()) {
+    const ssize_t got = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("cannot read", errno);
+    if (got == 0) fail("the file became shorter while it was read", 0);
+    offset += static_cast<size_t>(got);
+    to = to.subspan(static_cast<size_t>(got));
+  }
 }
 
 void MappedFile::will_read(std::span<const std::byte> part) const {

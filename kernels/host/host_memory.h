@@ -39,7 +39,7 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
-// A file mapped read-only, private. Throws Error naming the path.
+// A file mapped read-only, private, and open for reading. Throws Error naming the path.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -52,10 +52,20 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   // Has the kernel begin to read a part of bytes(), so that many parts are read from a disk at once. Only a hint.
   void will_read(std::span<const std::byte> part) const;
+  // Copies [offset, offset + to.size()) by reading, not through the mapping: for bulk data, which then costs no page
+  // faults and no resident memory, and where a file that was cut off or a broken disk is an Error instead of a signal.
+  // REQUIRES the range inside bytes(). Any thread.
+  void read(size_t offset, std::span<std::byte> to) const;
+  int64_t modified_ns() const { return modified_ns_; }  // when it was opened, since the epoch
 
  private:
+  [[noreturn]] void fail(std::string what, int code) const;
+
+  std::string path_;
+  int fd_ = -1;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int64_t modified_ns_ = 0;
 };
 
 // What the kernel granted: "2 MiB pages: 93 %" style facts for the profile's conditions.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of safetensors_fuzz, config_fuzz and checkpoint_fuzz: the smallest models of each format.
+"""Writes the seed inputs of safetensors_fuzz, config_fuzz, checkpoint_fuzz (the smallest models of each format) and
+packed_file_fuzz.
 Run from anywhere; the files under corpus/ are committed, so this is only needed to change them."""
 import json
 import struct
@@ -96,7 +97,18 @@ def image(described):
     return struct.pack("<Q", len(text)) + text + b"\x3c" * offset  # 0x3c3c is a small bf16, 0x3c is 1.5 in e4m3
 
 
+def packed(regions, description=b"{}"):
+    """A file of packed weights (engine/model/packed_file.h) but for the header's sum, which the target makes right."""
+    sections = sum(-(-size // 2**20) for size in regions)
+    head = b"FTPACK\r\n" + struct.pack("<4Q", 1, len(description), len(regions), sections) + description
+    head += struct.pack(f"<{len(regions) + sections}Q", *regions, *range(sections))
+    return head.ljust(4096, b"\0") + bytes(sum(regions))
+
+
 def main():
+    (CORPUS / "packed_file").mkdir(parents=True, exist_ok=True)
+    (CORPUS / "packed_file" / "small").write_bytes(packed([64, 8, 4, 16]))
+    (CORPUS / "packed_file" / "empty").write_bytes(packed([], b""))
     for folder in ("safetensors", "config", "checkpoint"):
         (CORPUS / folder).mkdir(parents=True, exist_ok=True)
     small = image({"a": ("F32", [2]), "b": ("BF16", [0, 3]), "c": ("U8", [1, 2, 3])})
