@@ -23,6 +23,9 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr size_t kMaxFiles = 4096;
 constexpr size_t kMaxFileNameBytes = 255;
+// Of them are kept open for reading; the usual limit of a process is 1024, and the largest known checkpoints have less
+// than 200 files.
+constexpr size_t kMaxOpenFiles = 512;
 
 std::string in_folder(const std::string& directory, const std::string& name) { return directory + "/" + name; }
 
@@ -103,7 +106,7 @@ struct Checkpoint::State {
 
   void add_file(const std::string& name, const std::vector<std::string>& promised) {
     const std::string path = in_folder(directory, name);
-    files.emplace_back(path);
+    files.emplace_back(path, files.size() < kMaxOpenFiles);
     names.push_back(name);
     TensorMap found = parse_safetensors(files.back().bytes(), path);
     for (const std::string& tensor : promised) {

@@ -97,7 +97,7 @@ void MappedFile::fail(std::string what, int code) const {
 
 // Members that own something are set one by one, and whatever throws in between leaves them to be released: a throwing
 // constructor runs no destructor of its own class, so the work is done on a complete object.
-MappedFile::MappedFile(const std::string& path) {
+MappedFile::MappedFile(const std::string& path, bool keep_open) {
   MappedFile file;
   file.path_ = path;
   file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -113,6 +113,7 @@ MappedFile::MappedFile(const std::string& path) {
     file.data_ = static_cast<const std::byte*>(mapped);
     file.size_ = size;
   }
+  if (!keep_open) ::close(std::exchange(file.fd_, -1));
   *this = std::move(file);
 }
 
@@ -134,6 +135,10 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 void MappedFile::read(size_t offset, std::span<std::byte> to) const {
   FT_CHECK(offset <= size_ && to.size() <= size_ - offset);
+  if (fd_ < 0 && !to.empty()) {
+    std::memcpy(to.data(), data_ + offset, to.size());
+    return;
+  }
   while (!to.empty()) {
     const ssize_t got = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;

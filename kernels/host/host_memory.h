@@ -39,11 +39,11 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
-// A file mapped read-only, private, and open for reading. Throws Error naming the path.
+// A file mapped read-only, private, and, if keep_open, open for reading. Throws Error naming the path.
 class MappedFile {
  public:
   MappedFile() = default;
-  explicit MappedFile(const std::string& path);
+  explicit MappedFile(const std::string& path, bool keep_open = true);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -54,7 +54,7 @@ class MappedFile {
   void will_read(std::span<const std::byte> part) const;
   // Copies [offset, offset + to.size()) by reading, not through the mapping: for bulk data, which then costs no page
   // faults and no resident memory, and where a file that was cut off or a broken disk is an Error instead of a signal.
-  // REQUIRES the range inside bytes(). Any thread.
+  // Of a file that is not kept open through the mapping all the same. REQUIRES the range inside bytes(). Any thread.
   void read(size_t offset, std::span<std::byte> to) const;
   int64_t modified_ns() const { return modified_ns_; }  // when it was opened, since the epoch
 

@@ -199,3 +199,35 @@ TEST_CASE("other files in the folder are ignored") {
   folder.write(kIndex, "broken");  // model.safetensors comes first
   CHECK(open_error(folder) == "no error");
 }
+
+TEST_CASE("parts of tensors are read from the file they lie in, also of more files than are kept open") {
+  constexpr int kFiles = 515;  // 512 are
+  TempFolder folder;
+  Json map = Json::object();
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string name = "t" + std::to_string(i), file = name + ".safetensors";
+    folder.write(file, safetensors_image({{name, {"U8", {6}, "abc" + std::to_string(100 + i)}}}));
+    map[name] = file;
+  }
+  folder.write(kIndex, Json({{"weight_map", map}}).dump());
+  const auto checkpoint = Checkpoint::open(folder.path());
+  CHECK(checkpoint->files().size() == size_t{kFiles});
+  for (const auto& [name, view] : checkpoint->tensors()) {
+    std::string bytes(4, '-');
+    checkpoint->read(view.bytes.subspan(2), reinterpret_cast<std::byte*>(bytes.data()));
+    CHECK(bytes == "c" + std::to_string(100 + std::stoi(name.substr(1))));
+    checkpoint->read(view.bytes.first(0), nullptr);
+  }
+}
+
+TEST_CASE("a file that is cut off while it is open is an error that names it") {
+  TempFolder folder;
+  folder.write("model.safetensors", safetensors_image({{"t", {"U8", {100'000}, std::string(100'000, 'x')}}}));
+  const auto checkpoint = Checkpoint::open(folder.path());
+  const std::string path = folder.path() + "/model.safetensors";
+  CHECK(checkpoint->files().front().bytes == static_cast<int64_t>(std::filesystem::file_size(path)));
+  std::filesystem::resize_file(path, 50'000);
+  std::vector<std::byte> bytes(100'000);
+  const std::string message = error_of([&] { checkpoint->read(checkpoint->find("t")->bytes, bytes.data()); });
+  CHECK(mentions(message, {"became shorter", "model.safetensors"}));
+}
