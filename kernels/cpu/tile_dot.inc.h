@@ -57,42 +57,65 @@ struct LanePart {
   }
 };
 
-template <class Format, int kTokens, int q, class Part>
-static inline void add_pair(const typename Format::Tables& tables, const U32x16 (&v)[kRowsPerTile],
-                            const uint32_t* const* x, const Part& part, int first_pair,
-                            F32x16 (&p)[kRowsPerTile][kTokens]) {
+// Vectors of a packed row as a part of Format's blocks counts them.
+template <class Part>
+static inline int64_t pairs_index(const Part& part, int pair) {
+  return (part.block * Part::kHalves + Part::kHalf) * kVectorsPerBlock + pair;
+}
+
+// Where the activations of a token group come from: packed rows, made into Pairs at each use,
+struct PackedRows {
+  const uint32_t* const* x;
+  template <class Part>
+  inline Pairs pairs(int token, const Part& part, int pair) const {
+    return part.activations(x[token], pair);
+  }
+};
+// or rows made into Pairs once for a call.
+struct PreparedRows {
+  const uint32_t* rows;
+  int64_t row_words;
+  template <class Part>
+  inline Pairs pairs(int token, const Part& part, int pair) const {
+    return load_pairs(rows + token * row_words + pairs_index(part, pair) * kPairsWords);
+  }
+};
+
+template <class Format, int kTokens, int q, class Words, class Rows, class Part>
+static inline void add_pair(const typename Format::Tables& tables, const Words (&words)[kRowsPerTile], const Rows& x,
+                            const Part& part, int first_pair, F32x16 (&p)[kRowsPerTile][kTokens]) {
   Pairs xs[kTokens];
-  for (int t = 0; t < kTokens; ++t) xs[t] = part.activations(x[t], first_pair + q);
+  for (int t = 0; t < kTokens; ++t) xs[t] = x.pairs(t, part, first_pair + q);
   for (int r = 0; r < kRowsPerTile; ++r) {
-    const Pairs w = Format::template pair<q>(tables, v[r]);
+    const Pairs w = Format::template pair<q>(tables, words[r]);
     for (int t = 0; t < kTokens; ++t) p[r][t] = dot_pairs(w, xs[t], p[r][t]);
   }
 }
 
-template <class Format, int kTokens, class Part>
-static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const uint32_t* const* x,
+template <class Format, int kTokens, class Rows, class Part>
+static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const Rows& x,
                             const Part& part, F32x16 (&p)[kRowsPerTile][kTokens]) {
   constexpr int kWords = Format::kWords / Part::kHalves;
   for (int h = 0; h < kWords; ++h) {
-    U32x16 v[kRowsPerTile];
+    CodeWords<Part::kShort> words[kRowsPerTile];
     for (int r = 0; r < kRowsPerTile; ++r) {
       const int index = (Part::kHalf * kWords + h) * kRowsPerTile + r;
-      v[r] = Part::kShort ? load_words_n(codes + index * part.lanes, part.lanes) : load_words(codes + index * kLanes);
+      words[r] = {codes + index * (Part::kShort ? part.lanes : kLanes), part.lanes};
     }
     const int pair = h * Format::kPairs;
-    add_pair<Format, kTokens, 0>(tables, v, x, part, pair, p);
-    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, v, x, part, pair, p);
+    add_pair<Format, kTokens, 0>(tables, words, x, part, pair, p);
+    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, words, x, part, pair, p);
     if constexpr (Format::kPairs > 2) {
-      add_pair<Format, kTokens, 2>(tables, v, x, part, pair, p);
-      add_pair<Format, kTokens, 3>(tables, v, x, part, pair, p);
+      add_pair<Format, kTokens, 2>(tables, words, x, part, pair, p);
+      add_pair<Format, kTokens, 3>(tables, words, x, part, pair, p);
     }
   }
 }
 
 // kShort: the last block with fewer than 16 lanes.
-template <class Format, int kTokens, bool kShort>
+template <class Format, int kTokens, bool kShort, class Rows>
 static inline void add_block(const typename Format::Tables& tables, const uint32_t* codes, const std::byte* scales,
-                             int lanes, const uint32_t* const* x, int64_t block, F32x16 (&acc)[kRowsPerTile][kTokens]) {
+                             int lanes, const Rows& x, int64_t block, F32x16 (&acc)[kRowsPerTile][kTokens]) {
   F32x16 p[kRowsPerTile][kTokens];
   for (auto& row : p) {
     for (F32x16& sum : row) sum = zero();
@@ -112,9 +135,10 @@ static inline void add_block(const typename Format::Tables& tables, const uint32
   }
 }
 
-// Dot products of the four rows of `tile` with x[0 .. kTokens-1], without the matrix's global. sums: 4 per token.
-template <class Format, int kTokens>
-static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, int64_t tile, const uint32_t* const* x,
+// Dot products of the four rows of `tile` with tokens 0 .. kTokens-1 of x, without the matrix's global. sums: 4 per
+// token.
+template <class Format, int kTokens, class Rows>
+static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, int64_t tile, const Rows& x,
                             float* sums) {
   constexpr int kCodeBytes = Format::kWords * kRowsPerTile * kLanes * 4;
   constexpr int kFarScaleBytes = kFarBytes / kCodeBytes * Format::kScaleBytesPerBlock;  // of the same block
@@ -141,6 +165,30 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   for (int t = 0; t < kTokens; ++t) {
     _mm_storeu_ps(sums + t * kRowsPerTile, tree_sum_rows(acc[0][t], acc[1][t], acc[2][t], acc[3][t]));
   }
+}
+
+// Activations of a call, prepared when they fit: then f gets PreparedRows, else PackedRows.
+constexpr int64_t kPreparedWords = 16384;
+template <class Format, class F>
+static inline void with_rows(const PackedLayout& layout, const uint32_t* const* x, int64_t tokens, F f) {
+  constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
+  const int64_t row_words = layout.blocks * kHalves * kVectorsPerBlock * kPairsWords;
+  if (tokens * row_words > kPreparedWords) return f([x](int64_t first) { return PackedRows{x + first}; });
+  alignas(kCacheLine) uint32_t words[kPreparedWords];
+  const auto prepare = [](const auto& part, const uint32_t* row, uint32_t* to) {
+    for (int pair = 0; pair < kVectorsPerBlock; ++pair) {
+      store_pairs(to + pairs_index(part, pair) * kPairsWords, part.activations(row, pair));
+    }
+  };
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t block = 0; block < layout.blocks; ++block) {
+      const int lanes = block + 1 == layout.blocks ? static_cast<int>(layout.last_lanes) : kLanes;
+      prepare(LanePart<kHalves, 0, true>{block, lanes}, x[t], words + t * row_words);
+      if constexpr (kHalves == 2) prepare(LanePart<2, 1, true>{block, lanes}, x[t], words + t * row_words);
+    }
+  }
+  const uint32_t* rows = words;
+  f([rows, row_words](int64_t first) { return PreparedRows{rows + first * row_words, row_words}; });
 }
 
 template <int kTokens>
