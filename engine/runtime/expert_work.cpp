@@ -1,6 +1,7 @@
 #include "engine/runtime/expert_work.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/host/worker_pool.h"
 #include "kernels/ops/activations.h"
@@ -31,6 +32,39 @@ void for_tiles(std::span<const ExpertItem> items, int64_t tiles, int worker, int
   }
 }
 
+// What a worker reads next, brought into its L2 while it waits for the others: memory would idle otherwise, for two
+// barriers a layer.
+class Prefetch {
+ public:
+  void add(const std::byte* data, int64_t bytes) {
+    if (count_ == ranges_.size()) return;
+    bytes = std::min(bytes, kMostBytes - bytes_);
+    ranges_[count_++] = {data, data + bytes};
+    bytes_ += bytes;
+  }
+  // One step; false when there is no more.
+  bool step() {
+    while (at_ < count_ && ranges_[at_].begin >= ranges_[at_].end) ++at_;
+    if (at_ == count_) return false;
+    DataRange& range = ranges_[at_];
+    for (int64_t line = 0; line < kStepBytes; line += kCacheLine) __builtin_prefetch(range.begin + line, 0, kToL2);
+    range.begin += kStepBytes;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kMostBytes = int64_t{256} << 10;  // half of a small L2 (Zen: 512 KiB)
+  static constexpr int64_t kStepBytes = 512;
+  static constexpr int64_t kCacheLine = 64;
+  static constexpr int kToL2 = 2;
+  struct DataRange {
+    const std::byte *begin, *end;
+  };
+  std::array<DataRange, 8> ranges_{};  // codes and scales of a worker's first items
+  size_t count_ = 0, at_ = 0;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace
 
 ExpertItem make_expert_item(int expert, const std::byte* blob, int64_t row_begin, int64_t row_count) {
@@ -51,6 +85,23 @@ void ExpertWork::set_row(int64_t row, const uint32_t* x, int64_t scratch, float*
   x_[index] = x;
   a_[index] = activated_.row(scratch);
   y_[index] = y;
+}
+
+void ExpertWork::compute(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker,
+                         WorkerPool& pool) {
+  gate_up(layout, items, worker, pool.threads());
+  Prefetch prefetch;
+  for_tiles(items, layout.down.row_tiles, worker, pool.threads(), [&](const ExpertItem& item, Range tiles) {
+    const PackedLayout& down = layout.down;
+    const auto add = [&](int64_t offset, int64_t bytes_per_tile) {
+      prefetch.add(item.blob + layout.down_offset + offset + tiles.begin * bytes_per_tile,
+                   (tiles.end - tiles.begin) * bytes_per_tile);
+    };
+    add(down.codes_offset, down.code_bytes_per_tile);
+    add(down.scales_offset, down.scale_bytes_per_tile);
+  });
+  pool.barrier([&] { return prefetch.step(); });
+  down(layout, items, worker, pool.threads());
 }
 
 void ExpertWork::gate_up(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers) {

@@ -3,8 +3,8 @@
 // work.
 //
 // Rows are given by pointers in order of experts: an item's rows are a contiguous stretch of them.
-// Thread rule: set_rows and add_row by one thread while no worker computes; gate_up and down by all workers of a pool
-// task, with a barrier between them. No allocation after the constructor.
+// Thread rule: set_row by one thread while no worker computes; compute by all workers of a pool task. No allocation
+// after the constructor.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,10 @@ class ExpertWork {
   // Row i: x packed activations of `hidden`, y `hidden` floats; `scratch` names which activated row it uses.
   void set_row(int64_t row, const uint32_t* x, int64_t scratch, float* y);
 
-  // Items in one line of row tiles, cut into parts of equal weight: this worker's part of it.
+  // This worker's part of all items' FFN, with a barrier inside; in a task of `pool`, by each of its workers. Items
+  // stand in one line of row tiles, cut into parts of equal weight.
+  void compute(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, WorkerPool& pool);
+  // Its two halves: all workers are through gate_up before one begins with down.
   void gate_up(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers);
   void down(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers);
 

@@ -4,8 +4,8 @@
 //
 //   bench_experts [--threads 1,2] [--experts 1,4,8] [--formats nvfp4,mxfp4] [--shapes 2560x640,4096x2048] [--rounds 9]
 //
-// wall: time of reading over time of computing. busy: the same of the threads' CPU time inside kernels, which leaves
-// out preemption by others and waits at barriers; the difference to wall is waiting. hot: GB/s of one thread over
+// wall: time of reading over time of computing. busy: the same of the threads' CPU time inside kernels, from samples of
+// their own, which leaves out preemption by others and waits at barriers. hot: GB/s of one thread over
 // weights that stay in its L2, what the arithmetic allows. The working set is at least 2.2 GB (eight times the largest
 // last-level cache met) and samples walk through it.
 #include <time.h>
@@ -138,28 +138,42 @@ class Layers {
     for (int i = 0; i < n; ++i) work_.set_row(i, x_.data(), i, y_.data() + i * bank.layout.hidden);
   }
 
-  Sample run(int64_t first, int64_t count) {
+  double wall_seconds(int64_t first, int64_t count) {
+    return each(first, count, [&](std::span<const ft::ExpertItem> layer, int worker) {
+      work_.compute(bank_.layout, layer, worker, pool_);
+      pool_.barrier();
+      return 0.0;
+    }).wall_seconds;
+  }
+  double busy_seconds(int64_t first, int64_t count) {
+    return each(first, count, [&](std::span<const ft::ExpertItem> layer, int worker) {
+      const double start = thread_cpu_seconds();
+      work_.gate_up(bank_.layout, layer, worker, pool_.threads());
+      const double middle = thread_cpu_seconds();
+      pool_.barrier();
+      const double again = thread_cpu_seconds();
+      work_.down(bank_.layout, layer, worker, pool_.threads());
+      const double end = thread_cpu_seconds();
+      pool_.barrier();
+      return middle - start + end - again;
+    }).busy_seconds;
+  }
+
+ private:
+  template <class F>
+  Sample each(int64_t first, int64_t count, F layer) {
     items_.clear();
     for (int64_t i = 0; i < count; ++i) items_.push_back(ft::make_expert_item(0, bank_.blob(first + i), i % n_, 1));
     const auto experts = static_cast<size_t>(n_);
-    return sample(pool_, [&](int worker, int workers) {
+    return sample(pool_, [&](int worker, int) {
       double busy = 0;
       for (size_t i = 0; i + experts <= items_.size(); i += experts) {
-        const auto layer = std::span<const ft::ExpertItem>(items_).subspan(i, experts);
-        const double start = thread_cpu_seconds();
-        work_.gate_up(bank_.layout, layer, worker, workers);
-        busy += thread_cpu_seconds() - start;
-        pool_.barrier();
-        const double middle = thread_cpu_seconds();
-        work_.down(bank_.layout, layer, worker, workers);
-        busy += thread_cpu_seconds() - middle;
-        pool_.barrier();
+        busy += layer(std::span<const ft::ExpertItem>(items_).subspan(i, experts), worker);
       }
       return busy;
     });
   }
 
- private:
   const Bank& bank_;
   ft::WorkerPool& pool_;
   int n_;
@@ -197,11 +211,13 @@ void bench_layers(Bank& bank, const std::vector<Variant>& variants, int n, int r
     if (round > 0) read_gbps.push_back(static_cast<double>(count * bank.layout.bytes) * 1e-9 / read.wall_seconds);
     for (size_t v = 0; v < variants.size(); ++v) {
       Layers layers(bank, variants[v].kernels, n, pool);
-      const Sample ffn = layers.run(bank.next, count);
+      const double wall = layers.wall_seconds(bank.next, count);
+      advance();
+      const double busy = layers.busy_seconds(bank.next, count);
       advance();
       if (round == 0) continue;
-      ratios[v].wall.push_back(read.wall_seconds / ffn.wall_seconds);
-      ratios[v].busy.push_back(read.busy_seconds / ffn.busy_seconds);
+      ratios[v].wall.push_back(read.wall_seconds / wall);
+      ratios[v].busy.push_back(read.busy_seconds / busy);
     }
   }
   std::printf("%7d %2d  read %5.1f ", pool.threads(), n, median(read_gbps));
