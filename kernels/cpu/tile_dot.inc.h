@@ -81,25 +81,26 @@ struct PreparedRows {
   }
 };
 
-template <class Format, int kTokens, int q, class Words, class Rows, class Part>
-static inline void add_pair(const typename Format::Tables& tables, const Words (&words)[kRowsPerTile], const Rows& x,
-                            const Part& part, int first_pair, F32x16 (&p)[kRowsPerTile][kTokens]) {
+// Sums of kRows vectors of code words: a tile's four rows, or fewer where one vector holds several of them.
+template <class Format, int kTokens, int q, int kRows, class Words, class Rows, class Part>
+static inline void add_pair(const typename Format::Tables& tables, const Words (&words)[kRows], const Rows& x,
+                            const Part& part, int first_pair, F32x16 (&p)[kRows][kTokens]) {
   Pairs xs[kTokens];
   for (int t = 0; t < kTokens; ++t) xs[t] = x.pairs(t, part, first_pair + q);
-  for (int r = 0; r < kRowsPerTile; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     const Pairs w = Format::template pair<q>(tables, words[r]);
     for (int t = 0; t < kTokens; ++t) p[r][t] = dot_pairs(w, xs[t], p[r][t]);
   }
 }
 
-template <class Format, int kTokens, class Rows, class Part>
+template <class Format, int kTokens, int kRows, class Rows, class Part>
 static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const Rows& x,
-                            const Part& part, F32x16 (&p)[kRowsPerTile][kTokens]) {
+                            const Part& part, F32x16 (&p)[kRows][kTokens]) {
   constexpr int kWords = Format::kWords / Part::kHalves;
   for (int h = 0; h < kWords; ++h) {
-    CodeWords<Part::kShort> words[kRowsPerTile];
-    for (int r = 0; r < kRowsPerTile; ++r) {
-      const int index = (Part::kHalf * kWords + h) * kRowsPerTile + r;
+    CodeWords<Part::kShort> words[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const int index = (Part::kHalf * kWords + h) * kRows + r;
       words[r] = {codes + index * (Part::kShort ? part.lanes : kLanes), part.lanes};
     }
     const int pair = h * Format::kPairs;
@@ -135,6 +136,50 @@ static inline void add_block(const typename Format::Tables& tables, const uint32
   }
 }
 
+// A last block of 8 or 4 lanes: the words of kMerged = 2 or 4 rows follow each other and fill a vector, so that they
+// take no more time than they have bytes. Their activations are repeated for each row (repeat_lanes). At K = 640 it is
+// half of NVFP4's last of three blocks, three quarters of MXFP4's second of two.
+template <class Format, int kTokens, int kMerged>
+static inline void add_merged_block(const typename Format::Tables& tables, const uint32_t* codes,
+                                    const std::byte* scales, const PreparedRows& x, int64_t block,
+                                    F32x16 (&acc)[kRowsPerTile][kTokens]) {
+  constexpr int kLanesOfRow = kLanes / kMerged;
+  F32x16 p[kRowsPerTile / kMerged][kTokens];
+  for (auto& row : p) {
+    for (F32x16& sum : row) sum = zero();
+  }
+  constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
+  add_part<Format, kTokens>(tables, codes, x, LanePart<kHalves, 0, false>{block, kLanes}, p);
+  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, x, LanePart<2, 1, false>{block, kLanes}, p);
+  F32x16 scale[kRowsPerTile];
+  Format::scales(tables, scales, kLanesOfRow, scale);
+  const auto add_row = [&]<int r>() {
+    for (int t = 0; t < kTokens; ++t) {
+      acc[r][t] = fma(lanes_from<r % kMerged * kLanesOfRow, kLanesOfRow>(p[r / kMerged][t]), scale[r], acc[r][t]);
+    }
+  };
+  add_row.template operator()<0>();
+  add_row.template operator()<1>();
+  add_row.template operator()<2>();
+  add_row.template operator()<3>();
+}
+static inline bool is_merged(int64_t lanes) { return lanes == kLanes / 2 || lanes == kLanes / 4; }
+
+template <class Format, int kTokens>
+static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes,
+                                  const std::byte* scales, int lanes, const PreparedRows& x, int64_t block,
+                                  F32x16 (&acc)[kRowsPerTile][kTokens]) {
+  if (lanes == kLanes / 2) return add_merged_block<Format, kTokens, 2>(tables, codes, scales, x, block, acc);
+  if (lanes == kLanes / 4) return add_merged_block<Format, kTokens, 4>(tables, codes, scales, x, block, acc);
+  add_block<Format, kTokens, true>(tables, codes, scales, lanes, x, block, acc);
+}
+template <class Format, int kTokens>
+static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes,
+                                  const std::byte* scales, int lanes, const PackedRows& x, int64_t block,
+                                  F32x16 (&acc)[kRowsPerTile][kTokens]) {
+  add_block<Format, kTokens, true>(tables, codes, scales, lanes, x, block, acc);
+}
+
 // Dot products of the four rows of `tile` with tokens 0 .. kTokens-1 of x, without the matrix's global. sums: 4 per
 // token.
 template <class Format, int kTokens, class Rows>
@@ -160,10 +205,17 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   if (whole < layout.blocks) {
     const int lanes = static_cast<int>(layout.last_lanes);
     prefetch_codes(codes, kCodeBytes);
-    add_block<Format, kTokens, true>(tables, reinterpret_cast<const uint32_t*>(codes), scales, lanes, x, whole, acc);
+    add_last_block<Format, kTokens>(tables, reinterpret_cast<const uint32_t*>(codes), scales, lanes, x, whole, acc);
   }
   for (int t = 0; t < kTokens; ++t) {
     _mm_storeu_ps(sums + t * kRowsPerTile, tree_sum_rows(acc[0][t], acc[1][t], acc[2][t], acc[3][t]));
+  }
+}
+
+// The first `lanes` lanes of `vectors` vectors into all others.
+static inline void repeat_lanes(uint32_t* words, int64_t vectors, int lanes) {
+  for (int64_t v = 0; v < vectors; ++v) {
+    for (int lane = lanes; lane < kLanes; ++lane) words[v * kLanes + lane] = words[v * kLanes + lane - lanes];
   }
 }
 
@@ -185,6 +237,10 @@ static inline void with_rows(const PackedLayout& layout, const uint32_t* const* 
       const int lanes = block + 1 == layout.blocks ? static_cast<int>(layout.last_lanes) : kLanes;
       prepare(LanePart<kHalves, 0, true>{block, lanes}, x[t], words + t * row_words);
       if constexpr (kHalves == 2) prepare(LanePart<2, 1, true>{block, lanes}, x[t], words + t * row_words);
+    }
+    constexpr int64_t kVectors = kHalves * kVectorsPerBlock * kPairsWords / kLanes;  // of a block
+    if (is_merged(layout.last_lanes)) {
+      repeat_lanes(words + (t + 1) * row_words - kVectors * kLanes, kVectors, static_cast<int>(layout.last_lanes));
     }
   }
   const uint32_t* rows = words;

@@ -148,6 +148,13 @@ static inline F32x16 first_lanes(F32x16 x, int n) {
   return {_mm256_and_ps(x.lo, _mm256_castsi256_ps(lane_mask(n))),
           _mm256_and_ps(x.hi, _mm256_castsi256_ps(lane_mask(n - 8)))};
 }
+template <int kFirst, int kCount>
+static inline F32x16 lanes_from(F32x16 x) {
+  static_assert(kFirst % kCount == 0 && (kCount == 8 || kCount == 4));
+  const __m256 half = kFirst < 8 ? x.lo : x.hi;
+  if constexpr (kCount == 8) return {half, _mm256_setzero_ps()};
+  return {_mm256_zextps128_ps256(_mm256_extractf128_ps(half, kFirst % 8 / 4)), _mm256_setzero_ps()};
+}
 static inline __m256i round_bf16(__m256 x) {  // in words
   const __m256i u = _mm256_castps_si256(x);
   const __m256i upper = _mm256_srli_epi32(u, 16);

@@ -109,6 +109,11 @@ static inline F32x16 broadcast_halves(float a, float b) {
 static inline F32x16 first_lanes(F32x16 x, int n) {
   return _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << n) - 1u), x);
 }
+// Lanes kFirst .. kFirst + kCount - 1 of x in lanes 0 .. kCount - 1, +0 in the others.
+template <int kFirst, int kCount>
+static inline F32x16 lanes_from(F32x16 x) {
+  return _mm512_maskz_compress_ps(static_cast<__mmask16>(((1u << kCount) - 1u) << kFirst), x);
+}
 
 // 16 fp32 to bf16, nearest even, in order: denormals to zeros of their sign, NaN quieted. Integer steps: independent of
 // MXCSR.
