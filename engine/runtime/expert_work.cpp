@@ -14,6 +14,10 @@ constexpr int64_t kDecodeCostInRows = 2;
 
 // Row tiles of all items in one line, cut into contiguous parts of equal weight: a tile belongs to the worker whose
 // part holds its first unit.
+struct Part {
+  const ExpertItem* item = nullptr;
+  Range tiles;
+};
 template <class F>
 void for_tiles(std::span<const ExpertItem> items, int64_t tiles, int worker, int workers, F&& f) {
   int64_t total = 0;
@@ -27,9 +31,35 @@ void for_tiles(std::span<const ExpertItem> items, int64_t tiles, int worker, int
     const int64_t low = std::clamp<int64_t>(part.begin - base, 0, span);
     const int64_t high = std::clamp<int64_t>(part.end - base, 0, span);
     const Range range{(low + weight - 1) / weight, (high + weight - 1) / weight};
-    if (range.begin < range.end) f(item, range);
+    if (range.begin < range.end) f(Part{&item, range});
     base += span;
   }
+}
+
+// f(part, the next part or null).
+template <class F>
+void for_parts(std::span<const ExpertItem> items, int64_t tiles, int worker, int workers, F&& f) {
+  Part part;
+  for_tiles(items, tiles, worker, workers, [&](const Part& next) {
+    if (part.item != nullptr) f(part, &next);
+    part = next;
+  });
+  if (part.item != nullptr) f(part, nullptr);
+}
+
+int64_t codes_begin(const PackedLayout& layout, Range tiles) {
+  return layout.codes_offset + tiles.begin * layout.code_bytes_per_tile;
+}
+const std::byte* down_codes(const ExpertLayout& layout, const Part& part) {
+  return part.item->blob + layout.down_offset + codes_begin(layout.down, part.tiles);
+}
+const std::byte* first_down_codes(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker,
+                                  int workers) {
+  const std::byte* first = nullptr;
+  for_tiles(items, layout.down.row_tiles, worker, workers, [&](const Part& part) {
+    if (first == nullptr) first = down_codes(layout, part);
+  });
+  return first;
 }
 
 // What a worker reads next, brought into its L2 while it waits for the others: memory would idle otherwise, for two
@@ -91,14 +121,13 @@ void ExpertWork::compute(const ExpertLayout& layout, std::span<const ExpertItem>
                          WorkerPool& pool) {
   gate_up(layout, items, worker, pool.threads());
   Prefetch prefetch;
-  for_tiles(items, layout.down.row_tiles, worker, pool.threads(), [&](const ExpertItem& item, Range tiles) {
+  for_tiles(items, layout.down.row_tiles, worker, pool.threads(), [&](const Part& part) {
     const PackedLayout& down = layout.down;
-    const auto add = [&](int64_t offset, int64_t bytes_per_tile) {
-      prefetch.add(item.blob + layout.down_offset + offset + tiles.begin * bytes_per_tile,
-                   (tiles.end - tiles.begin) * bytes_per_tile);
-    };
-    add(down.codes_offset, down.code_bytes_per_tile);
-    add(down.scales_offset, down.scale_bytes_per_tile);
+    const int64_t count = part.tiles.end - part.tiles.begin;
+    prefetch.add(down_codes(layout, part), count * down.code_bytes_per_tile);
+    prefetch.add(part.item->blob + layout.down_offset + down.scales_offset +
+                     part.tiles.begin * down.scale_bytes_per_tile,
+                 count * down.scale_bytes_per_tile);
   });
   pool.barrier([&] { return prefetch.step(); });
   down(layout, items, worker, pool.threads());
@@ -106,31 +135,41 @@ void ExpertWork::compute(const ExpertLayout& layout, std::span<const ExpertItem>
 
 void ExpertWork::gate_up(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers) {
   const GateUpFn kernel = kernels_.gate_up[static_cast<int>(layout.gate.format)];
-  for_tiles(items, layout.gate.row_tiles, worker, workers, [&](const ExpertItem& item, Range tiles) {
+  const auto codes = [&](const Part& part) { return part.item->blob + codes_begin(layout.gate, part.tiles); };
+  for_parts(items, layout.gate.row_tiles, worker, workers, [&](const Part& part, const Part* next) {
     marks_.mark(worker);
+    const ExpertItem& item = *part.item;
     GateUpArgs args;
     args.layout = &layout;
     args.blob = item.blob;
     args.x = x_.data() + item.row_begin;
     args.tokens = item.row_count;
-    args.tile_begin = tiles.begin;
-    args.tile_end = tiles.end;
+    args.tile_begin = part.tiles.begin;
+    args.tile_end = part.tiles.end;
     args.a = a_.data() + item.row_begin;
+    if (next != nullptr) {
+      args.next = codes(*next);
+      args.next_up = args.next + layout.up_offset;
+    } else {
+      args.next = first_down_codes(layout, items, worker, workers);
+    }
     kernel(args);
   });
 }
 
 void ExpertWork::down(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers) {
   const MatvecFn kernel = kernels_.matvec[static_cast<int>(layout.down.format)];
-  for_tiles(items, layout.down.row_tiles, worker, workers, [&](const ExpertItem& item, Range tiles) {
+  for_parts(items, layout.down.row_tiles, worker, workers, [&](const Part& part, const Part* next) {
+    const ExpertItem& item = *part.item;
     const PackedMatrix matrix = expert_down(layout, item.blob);
     MatvecArgs args;
     args.w = &matrix;
     args.x = const_cast<const uint32_t* const*>(a_.data() + item.row_begin);
     args.tokens = item.row_count;
-    args.tile_begin = tiles.begin;
-    args.tile_end = tiles.end;
+    args.tile_begin = part.tiles.begin;
+    args.tile_end = part.tiles.end;
     args.y = y_.data() + item.row_begin;
+    if (next != nullptr) args.next = down_codes(layout, *next);
     kernel(args);
   });
 }

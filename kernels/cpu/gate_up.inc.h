@@ -14,6 +14,8 @@ static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 1
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
   const PackedLayout& layout = gate.layout;
+  const CodeStream gate_stream(layout, gate.data, args.tile_begin, args.tile_end, args.next);
+  const CodeStream up_stream(layout, up.data, args.tile_begin, args.tile_end, args.next_up);
   with_rows<Format>(layout, args.x, args.tokens, [&](auto rows_from) {
     for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
       const int64_t row = tile * kRowsPerTile;
@@ -23,8 +25,8 @@ FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gat
         static_assert(kTokens * kRowsPerTile <= 16);
         alignas(64) float gates[16] = {};
         alignas(64) float ups[16] = {};
-        tile_dot<Format, kTokens>(layout, gate.data, tile, rows_from(first), gates);
-        tile_dot<Format, kTokens>(layout, up.data, tile, rows_from(first), ups);
+        tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
+        tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
         const F32x16 g = mul(load(gates), broadcast(gate.global));
         const F32x16 u = mul(load(ups), broadcast(up.global));
         alignas(32) uint16_t a[16];

@@ -7,6 +7,8 @@
 // 0.93 and 0.93 / 0.94. The compiler then spills registers in the nvfp4 loop.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cpu/decode.inc.h"
 #include "kernels/cpu/tree_rows.inc.h"
 #include "kernels/formats/format.h"
@@ -27,12 +29,33 @@ constexpr int kCacheLine = 64;
 // not.
 constexpr int kFarBytes = 8192;
 constexpr int kNearBytes = 2048;
-static inline void prefetch_codes(const std::byte* p, int bytes) {
-  for (int line = 0; line < bytes; line += kCacheLine) {
-    prefetch_far(p + kFarBytes + line);
-    prefetch(p + kNearBytes + line);
+// A range of tiles' codes, read from its begin to its end and then what lies at `next`. Prefetches do not run over the
+// end: there begin another thread's codes, and at 16 threads a part of a 2.7 MB expert's matrix is only 58 KB.
+class CodeStream {
+ public:
+  CodeStream(const PackedLayout& layout, const std::byte* matrix, int64_t tile_begin, int64_t tile_end,
+             const std::byte* next)
+      : end_(matrix + layout.codes_offset + tile_end * layout.code_bytes_per_tile), next_(next) {
+    const std::byte* begin = matrix + layout.codes_offset + tile_begin * layout.code_bytes_per_tile;
+    const int64_t bytes = std::min<int64_t>(end_ - begin, kNearBytes);
+    for (int64_t line = 0; line < bytes; line += kCacheLine) prefetch(begin + line);
   }
-}
+  inline void prefetch_ahead(const std::byte* p, int bytes) const {
+    const std::byte* far = ahead(p, kFarBytes);
+    const std::byte* near = ahead(p, kNearBytes);
+    for (int line = 0; line < bytes; line += kCacheLine) {
+      prefetch_far(far + line);
+      prefetch(near + line);
+    }
+  }
+
+ private:
+  inline const std::byte* ahead(const std::byte* p, int distance) const {
+    if (end_ - p > distance) return p + distance;
+    return next_ != nullptr ? next_ + (distance - (end_ - p)) : p;
+  }
+  const std::byte *end_, *next_;
+};
 
 constexpr int kVectorsPerBlock = 8;  // of packed activations, one for each pair of 16 k
 
@@ -183,8 +206,8 @@ static inline void add_last_block(const typename Format::Tables& tables, const u
 // Dot products of the four rows of `tile` with tokens 0 .. kTokens-1 of x, without the matrix's global. sums: 4 per
 // token.
 template <class Format, int kTokens, class Rows>
-static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, int64_t tile, const Rows& x,
-                            float* sums) {
+static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix, const CodeStream& stream, int64_t tile,
+                            const Rows& x, float* sums) {
   constexpr int kCodeBytes = Format::kWords * kRowsPerTile * kLanes * 4;
   constexpr int kFarScaleBytes = kFarBytes / kCodeBytes * Format::kScaleBytesPerBlock;  // of the same block
   const typename Format::Tables tables{};
@@ -196,7 +219,7 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   }
   const int64_t whole = layout.blocks - (layout.last_lanes < kLanes ? 1 : 0);
   for (int64_t block = 0; block < whole; ++block) {
-    prefetch_codes(codes, kCodeBytes);
+    stream.prefetch_ahead(codes, kCodeBytes);
     if constexpr (Format::kScaleBytesPerBlock >= kCacheLine) prefetch(scales + kFarScaleBytes);
     add_block<Format, kTokens, false>(tables, reinterpret_cast<const uint32_t*>(codes), scales, kLanes, x, block, acc);
     codes += kCodeBytes;
@@ -204,7 +227,7 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   }
   if (whole < layout.blocks) {
     const int lanes = static_cast<int>(layout.last_lanes);
-    prefetch_codes(codes, kCodeBytes);
+    stream.prefetch_ahead(codes, kCodeBytes);
     add_last_block<Format, kTokens>(tables, reinterpret_cast<const uint32_t*>(codes), scales, lanes, x, whole, acc);
   }
   for (int t = 0; t < kTokens; ++t) {
