@@ -31,6 +31,15 @@ constexpr int kFarBytes = 8192;
 constexpr int kNearBytes = 2048;
 // A range of tiles' codes, read from its begin to its end and then what lies at `next`. Prefetches do not run over the
 // end: there begin another thread's codes, and at 16 threads a part of a 2.7 MB expert's matrix is only 58 KB.
+struct Ahead {
+  const std::byte *far, *near;
+  // Line by line between the products: one after the other before a block they were slower (and g++ 12 removes a loop
+  // of nothing but prefetches).
+  inline void prefetch_line(int line) const {
+    prefetch_far(far + line * kCacheLine);
+    prefetch(near + line * kCacheLine);
+  }
+};
 class CodeStream {
  public:
   CodeStream(const PackedLayout& layout, const std::byte* matrix, int64_t tile_begin, int64_t tile_end,
@@ -40,14 +49,8 @@ class CodeStream {
     const int64_t bytes = std::min<int64_t>(end_ - begin, kNearBytes);
     for (int64_t line = 0; line < bytes; line += kCacheLine) prefetch(begin + line);
   }
-  inline void prefetch_ahead(const std::byte* p, int bytes) const {
-    const std::byte* far = ahead(p, kFarBytes);
-    const std::byte* near = ahead(p, kNearBytes);
-    for (int line = 0; line < bytes; line += kCacheLine) {
-      prefetch_far(far + line);
-      prefetch(near + line);
-    }
-  }
+  // For the codes at p.
+  inline Ahead ahead(const std::byte* p) const { return {ahead(p, kFarBytes), ahead(p, kNearBytes)}; }
 
  private:
   inline const std::byte* ahead(const std::byte* p, int distance) const {
@@ -104,50 +107,55 @@ struct PreparedRows {
   }
 };
 
-// Sums of kRows vectors of code words: a tile's four rows, or fewer where one vector holds several of them.
+// Sums of kRows vectors of code words: a tile's four rows, or fewer where one vector holds several of them. A vector is
+// a cache line: each has one line prefetched.
 template <class Format, int kTokens, int q, int kRows, class Words, class Rows, class Part>
-static inline void add_pair(const typename Format::Tables& tables, const Words (&words)[kRows], const Rows& x,
-                            const Part& part, int first_pair, F32x16 (&p)[kRows][kTokens]) {
+static inline void add_pair(const typename Format::Tables& tables, const Words (&words)[kRows], const Ahead& ahead,
+                            int first_line, const Rows& x, const Part& part, int first_pair,
+                            F32x16 (&p)[kRows][kTokens]) {
   Pairs xs[kTokens];
   for (int t = 0; t < kTokens; ++t) xs[t] = x.pairs(t, part, first_pair + q);
   for (int r = 0; r < kRows; ++r) {
+    if (r % Format::kPairs == q) ahead.prefetch_line(first_line + r);
     const Pairs w = Format::template pair<q>(tables, words[r]);
     for (int t = 0; t < kTokens; ++t) p[r][t] = dot_pairs(w, xs[t], p[r][t]);
   }
 }
 
 template <class Format, int kTokens, int kRows, class Rows, class Part>
-static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const Rows& x,
-                            const Part& part, F32x16 (&p)[kRows][kTokens]) {
+static inline void add_part(const typename Format::Tables& tables, const uint32_t* codes, const Ahead& ahead,
+                            const Rows& x, const Part& part, F32x16 (&p)[kRows][kTokens]) {
   constexpr int kWords = Format::kWords / Part::kHalves;
   for (int h = 0; h < kWords; ++h) {
+    const int first_line = (Part::kHalf * kWords + h) * kRows;
     CodeWords<Part::kShort> words[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const int index = (Part::kHalf * kWords + h) * kRows + r;
+      const int index = first_line + r;
       words[r] = {codes + index * (Part::kShort ? part.lanes : kLanes), part.lanes};
     }
     const int pair = h * Format::kPairs;
-    add_pair<Format, kTokens, 0>(tables, words, x, part, pair, p);
-    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, words, x, part, pair, p);
+    add_pair<Format, kTokens, 0>(tables, words, ahead, first_line, x, part, pair, p);
+    if constexpr (Format::kPairs > 1) add_pair<Format, kTokens, 1>(tables, words, ahead, first_line, x, part, pair, p);
     if constexpr (Format::kPairs > 2) {
-      add_pair<Format, kTokens, 2>(tables, words, x, part, pair, p);
-      add_pair<Format, kTokens, 3>(tables, words, x, part, pair, p);
+      add_pair<Format, kTokens, 2>(tables, words, ahead, first_line, x, part, pair, p);
+      add_pair<Format, kTokens, 3>(tables, words, ahead, first_line, x, part, pair, p);
     }
   }
 }
 
 // kShort: the last block with fewer than 16 lanes.
 template <class Format, int kTokens, bool kShort, class Rows>
-static inline void add_block(const typename Format::Tables& tables, const uint32_t* codes, const std::byte* scales,
-                             int lanes, const Rows& x, int64_t block, F32x16 (&acc)[kRowsPerTile][kTokens]) {
+static inline void add_block(const typename Format::Tables& tables, const uint32_t* codes, const Ahead& ahead,
+                             const std::byte* scales, int lanes, const Rows& x, int64_t block,
+                             F32x16 (&acc)[kRowsPerTile][kTokens]) {
   F32x16 p[kRowsPerTile][kTokens];
   for (auto& row : p) {
     for (F32x16& sum : row) sum = zero();
   }
   constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
   static_assert(kHalves == 1 || kHalves == 2);
-  add_part<Format, kTokens>(tables, codes, x, LanePart<kHalves, 0, kShort>{block, lanes}, p);
-  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, x, LanePart<2, 1, kShort>{block, lanes}, p);
+  add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<kHalves, 0, kShort>{block, lanes}, p);
+  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, kShort>{block, lanes}, p);
   F32x16 scale[kRowsPerTile];
   if constexpr (kShort) {
     Format::scales(tables, scales, lanes, scale);
@@ -163,7 +171,7 @@ static inline void add_block(const typename Format::Tables& tables, const uint32
 // take no more time than they have bytes. Their activations are repeated for each row (repeat_lanes). At K = 640 it is
 // half of NVFP4's last of three blocks, three quarters of MXFP4's second of two.
 template <class Format, int kTokens, int kMerged>
-static inline void add_merged_block(const typename Format::Tables& tables, const uint32_t* codes,
+static inline void add_merged_block(const typename Format::Tables& tables, const uint32_t* codes, const Ahead& ahead,
                                     const std::byte* scales, const PreparedRows& x, int64_t block,
                                     F32x16 (&acc)[kRowsPerTile][kTokens]) {
   constexpr int kLanesOfRow = kLanes / kMerged;
@@ -172,8 +180,8 @@ static inline void add_merged_block(const typename Format::Tables& tables, const
     for (F32x16& sum : row) sum = zero();
   }
   constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
-  add_part<Format, kTokens>(tables, codes, x, LanePart<kHalves, 0, false>{block, kLanes}, p);
-  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, x, LanePart<2, 1, false>{block, kLanes}, p);
+  add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<kHalves, 0, false>{block, kLanes}, p);
+  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, false>{block, kLanes}, p);
   F32x16 scale[kRowsPerTile];
   Format::scales(tables, scales, kLanesOfRow, scale);
   const auto add_row = [&]<int r>() {
@@ -189,18 +197,18 @@ static inline void add_merged_block(const typename Format::Tables& tables, const
 static inline bool is_merged(int64_t lanes) { return lanes == kLanes / 2 || lanes == kLanes / 4; }
 
 template <class Format, int kTokens>
-static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes,
+static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes, const Ahead& ahead,
                                   const std::byte* scales, int lanes, const PreparedRows& x, int64_t block,
                                   F32x16 (&acc)[kRowsPerTile][kTokens]) {
-  if (lanes == kLanes / 2) return add_merged_block<Format, kTokens, 2>(tables, codes, scales, x, block, acc);
-  if (lanes == kLanes / 4) return add_merged_block<Format, kTokens, 4>(tables, codes, scales, x, block, acc);
-  add_block<Format, kTokens, true>(tables, codes, scales, lanes, x, block, acc);
+  if (lanes == kLanes / 2) return add_merged_block<Format, kTokens, 2>(tables, codes, ahead, scales, x, block, acc);
+  if (lanes == kLanes / 4) return add_merged_block<Format, kTokens, 4>(tables, codes, ahead, scales, x, block, acc);
+  add_block<Format, kTokens, true>(tables, codes, ahead, scales, lanes, x, block, acc);
 }
 template <class Format, int kTokens>
-static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes,
+static inline void add_last_block(const typename Format::Tables& tables, const uint32_t* codes, const Ahead& ahead,
                                   const std::byte* scales, int lanes, const PackedRows& x, int64_t block,
                                   F32x16 (&acc)[kRowsPerTile][kTokens]) {
-  add_block<Format, kTokens, true>(tables, codes, scales, lanes, x, block, acc);
+  add_block<Format, kTokens, true>(tables, codes, ahead, scales, lanes, x, block, acc);
 }
 
 // Dot products of the four rows of `tile` with tokens 0 .. kTokens-1 of x, without the matrix's global. sums: 4 per
@@ -219,16 +227,15 @@ static inline void tile_dot(const PackedLayout& layout, const std::byte* matrix,
   }
   const int64_t whole = layout.blocks - (layout.last_lanes < kLanes ? 1 : 0);
   for (int64_t block = 0; block < whole; ++block) {
-    stream.prefetch_ahead(codes, kCodeBytes);
     if constexpr (Format::kScaleBytesPerBlock >= kCacheLine) prefetch(scales + kFarScaleBytes);
-    add_block<Format, kTokens, false>(tables, reinterpret_cast<const uint32_t*>(codes), scales, kLanes, x, block, acc);
+    add_block<Format, kTokens, false>(tables, reinterpret_cast<const uint32_t*>(codes), stream.ahead(codes), scales,
+                                      kLanes, x, block, acc);
     codes += kCodeBytes;
     scales += Format::kScaleBytesPerBlock;
   }
   if (whole < layout.blocks) {
-    const int lanes = static_cast<int>(layout.last_lanes);
-    stream.prefetch_ahead(codes, kCodeBytes);
-    add_last_block<Format, kTokens>(tables, reinterpret_cast<const uint32_t*>(codes), scales, lanes, x, whole, acc);
+    add_last_block<Format, kTokens>(tables, reinterpret_cast<const uint32_t*>(codes), stream.ahead(codes), scales,
+                                    static_cast<int>(layout.last_lanes), x, whole, acc);
   }
   for (int t = 0; t < kTokens; ++t) {
     _mm_storeu_ps(sums + t * kRowsPerTile, tree_sum_rows(acc[0][t], acc[1][t], acc[2][t], acc[3][t]));
