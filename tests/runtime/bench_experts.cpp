@@ -1,8 +1,9 @@
 // Developer bench, not a test: the CPU experts of a layer as the engine computes them (ExpertWork: gate and up of n
-// experts, barrier, down of n experts, barrier; one token; cold weights) against a plain read of the same pages with
+// experts, barrier, down of n experts, barrier; cold weights) against a plain read of the same pages with
 // the same threads, interleaved. Ratios, because absolute numbers of a shared machine mean little.
 //
-//   bench_experts [--threads 1,2] [--experts 1,4,8] [--formats nvfp4,mxfp4] [--shapes 2560x640,4096x2048] [--rounds 9]
+//   bench_experts [--threads 1,2] [--experts 1,4,8] [--tokens 1] [--formats nvfp4,mxfp4] [--shapes 2560x640,4096x2048]
+//                 [--rounds 9]
 //
 // wall: time of reading over time of computing. busy: the same of the threads' CPU time inside kernels, from samples of
 // their own, which leaves out preemption by others and waits at barriers. hot: GB/s of one thread over
@@ -34,6 +35,7 @@ constexpr double kHotSeconds = 0.003;
 struct Options {
   std::vector<int> threads{1, 2};
   std::vector<int> experts{1, 4, 8};
+  std::vector<int> tokens{1};  // each of which goes to all of a layer's experts
   std::vector<std::string> formats{"nvfp4", "mxfp4"};
   std::vector<std::string> shapes{"2560x640", "4096x2048"};
   int rounds = 9;
@@ -127,15 +129,16 @@ Sample sample(ft::WorkerPool& pool, F f) {
 // Layers of n experts, one after the other, `count` experts in all.
 class Layers {
  public:
-  Layers(const Bank& bank, const ft::KernelTable& kernels, int n, ft::WorkerPool& pool)
+  Layers(const Bank& bank, const ft::KernelTable& kernels, int n, int tokens, ft::WorkerPool& pool)
       : bank_(bank),
         pool_(pool),
         n_(n),
+        tokens_(tokens),
         x_(packed_input(bank.layout.hidden)),
-        y_(static_cast<size_t>(n * bank.layout.hidden)),
+        y_(static_cast<size_t>(n * tokens * bank.layout.hidden)),
         marks_(pool.threads()),
-        work_(kernels, n, bank.layout.intermediate, marks_, nullptr) {
-    for (int i = 0; i < n; ++i) work_.set_row(i, x_.data(), i, y_.data() + i * bank.layout.hidden);
+        work_(kernels, n * tokens, bank.layout.intermediate, marks_, nullptr) {
+    for (int i = 0; i < n * tokens; ++i) work_.set_row(i, x_.data(), i, y_.data() + i * bank.layout.hidden);
   }
 
   double wall_seconds(int64_t first, int64_t count) {
@@ -163,7 +166,7 @@ class Layers {
   template <class F>
   Sample each(int64_t first, int64_t count, F layer) {
     items_.clear();
-    for (int64_t i = 0; i < count; ++i) items_.push_back(ft::make_expert_item(0, bank_.blob(first + i), i % n_, 1));
+    for (int64_t i = 0; i < count; ++i) items_.push_back(ft::make_expert_item(0, bank_.blob(first + i), i % n_ * tokens_, tokens_));
     const auto experts = static_cast<size_t>(n_);
     return sample(pool_, [&](int worker, int) {
       double busy = 0;
@@ -176,7 +179,7 @@ class Layers {
 
   const Bank& bank_;
   ft::WorkerPool& pool_;
-  int n_;
+  int n_, tokens_;
   std::vector<uint32_t> x_;
   std::vector<float> y_;
   ft::WorkerMarks marks_;
@@ -199,7 +202,8 @@ struct Ratios {
   std::vector<double> wall, busy;
 };
 
-void bench_layers(Bank& bank, const std::vector<Variant>& variants, int n, int rounds, ft::WorkerPool& pool) {
+void bench_layers(Bank& bank, const std::vector<Variant>& variants, int n, int tokens, int rounds,
+                  ft::WorkerPool& pool) {
   const int64_t count = std::max<int64_t>(1, kSampleBytes / bank.layout.bytes / n) * n;
   const ft::MemReadFn mem_read = ft::resolve_kernels(ft::detect_isa()).mem_read;
   std::vector<Ratios> ratios(variants.size());
@@ -210,7 +214,7 @@ void bench_layers(Bank& bank, const std::vector<Variant>& variants, int n, int r
     advance();
     if (round > 0) read_gbps.push_back(static_cast<double>(count * bank.layout.bytes) * 1e-9 / read.wall_seconds);
     for (size_t v = 0; v < variants.size(); ++v) {
-      Layers layers(bank, variants[v].kernels, n, pool);
+      Layers layers(bank, variants[v].kernels, n, tokens, pool);
       const double wall = layers.wall_seconds(bank.next, count);
       advance();
       const double busy = layers.busy_seconds(bank.next, count);
@@ -220,7 +224,7 @@ void bench_layers(Bank& bank, const std::vector<Variant>& variants, int n, int r
       ratios[v].busy.push_back(read.busy_seconds / busy);
     }
   }
-  std::printf("%7d %2d  read %5.1f ", pool.threads(), n, median(read_gbps));
+  std::printf("%7d %2d %2d  read %5.1f ", pool.threads(), n, tokens, median(read_gbps));
   for (size_t v = 0; v < variants.size(); ++v) {
     std::printf("| %s %.2f (%.2f) ", variants[v].name.c_str(), median(ratios[v].wall), median(ratios[v].busy));
   }
@@ -270,7 +274,7 @@ void bench_shape(const Options& options, ft::FormatId format, const std::string&
                  std::vector<std::unique_ptr<ft::WorkerPool>>& pools) {
   const size_t x = shape.find('x');
   Bank bank = make_bank(format, std::stol(shape.substr(0, x)), std::stol(shape.substr(x + 1)), *pools.back());
-  std::printf("%s %s: %ld experts of %.2f MB, %ld %% huge pages; threads, experts, share of read: wall (busy)\n",
+  std::printf("%s %s: %ld experts of %.2f MB, %ld %% huge pages; threads, experts, tokens, share of read: wall (busy)\n",
               std::string(ft::format_info(format).name).c_str(), shape.c_str(), bank.experts,
               static_cast<double>(bank.layout.bytes) * 1e-6,
               ft::page_report(bank.memory).huge_bytes * 100 / bank.memory.bytes());
@@ -279,7 +283,9 @@ void bench_shape(const Options& options, ft::FormatId format, const std::string&
   for (const Variant& variant : variants) bench_hot(bank, variant);
   std::printf("\n");
   for (const auto& pool : pools) {
-    for (const int n : options.experts) bench_layers(bank, variants, n, options.rounds, *pool);
+    for (const int n : options.experts) {
+      for (const int tokens : options.tokens) bench_layers(bank, variants, n, tokens, options.rounds, *pool);
+    }
   }
 }
 
@@ -290,6 +296,7 @@ int main(int argc, char** argv) {
   CLI::App app{"CPU experts against a plain read of the same memory"};
   app.add_option("--threads", options.threads, "thread counts")->delimiter(',')->check(CLI::Range(1, 256));
   app.add_option("--experts", options.experts, "experts computed at once")->delimiter(',')->check(CLI::Range(1, 64));
+  app.add_option("--tokens", options.tokens, "tokens at once")->delimiter(',')->check(CLI::Range(1, 64));
   app.add_option("--formats", options.formats, "weight formats")->delimiter(',');
   app.add_option("--shapes", options.shapes, "hidden x intermediate")->delimiter(',');
   app.add_option("--rounds", options.rounds, "rounds whose medians are printed")->check(CLI::Range(1, 1000));
