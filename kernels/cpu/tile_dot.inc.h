@@ -1,10 +1,8 @@
 // The canonical dot products (kernels/ops/matvec.h) of one row tile with kTokens packed activation rows: what matvec
 // and gate_up are made of. Include after a vector vocabulary and pairs_*.inc.h.
 //
-// Tried: two tiles at a time for one token (two streams, activations widened once for eight rows; in matvec
-// neighbouring tiles, in gate_up gate and up), fma variant, one run, H 2560 I 640 / H 4096 I 2048, share of a plain
-// read for one tile and for two: nvfp4 0.66 / 0.73 and 0.59 / 0.69, fp8_block 0.66 / 0.63 and 0.64 / 0.58, bf16 0.89 /
-// 0.93 and 0.93 / 0.94. The compiler then spills registers in the nvfp4 loop.
+// Tried: two tiles at a time for one token (two streams, activations widened once for eight rows): no faster once
+// activations are prepared, 12.6 cycles for 128 nvfp4 weights in L2 either way.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +16,17 @@ namespace ft::FT_ISA_NAMESPACE {
 constexpr int kTokenGroup = 4;  // tokens that share one decoding of a tile
 constexpr int kCacheLine = 64;
 
-// Two distances: 8 KiB ahead into L2, 2 KiB ahead into L1. Measured as a share of a plain read of the same memory (two
-// threads of a shared Sapphire Rapids VM, about 15 GB/s each; CPU time inside kernels; expert H 4096 I 2048, median of
-// 9; the vdpbf16ps variants; nvfp4 / bf16). Two runs, to be compared within a run only; about 0.05 of noise:
-//   run 1: none 0.47 / 0.68; L1 only, 1 KiB 0.53 / 0.78, 2 KiB 0.61 / 0.75, 4 KiB 0.62 / 0.79; L2 only, 4 KiB 0.60 /
-//          0.83, 8 KiB 0.64 / 0.84; L2 8 KiB and L1 1 KiB 0.65 / 0.90
-//   run 2: L2 8 KiB and L1 0.5 KiB 0.67 / 0.90, 1 KiB 0.66 / 0.88, 2 KiB 0.68 / 0.97; L2 16 KiB and L1 1 KiB 0.68 /
-//   0.93
-// Why both help was not measured; an L1 prefetch holds a fill buffer for the whole trip to memory, one from L2 does
-// not.
-constexpr int kFarBytes = 8192;
-constexpr int kNearBytes = 2048;
+// Two distances: into L2 and, nearer, into L1. Measured with 16 threads on 16 cores of a Sapphire-Rapids-class VM (experts
+// as the engine computes them, bench_experts; share of a plain read; medians of 15; nvfp4 2560x640 at a read of 150 GB/s
+// and 4096x2048 at 107, 1 / 4 / 10 experts at once):
+//   L2 4 KiB and L1 1 KiB    0.62 / 0.72 / 0.80   0.86 / 0.88 / 0.88
+//   L2 8 KiB and L1 2 KiB    0.57 / 0.70 / 0.79   0.85 / 0.85 / 0.88
+//   L2 16 KiB and L1 2 KiB   0.57 / 0.70 / 0.81   0.84 / 0.84 / 0.89
+//   L2 6 KiB alone           0.58 / 0.74 / 0.78   0.84 / 0.85 / 0.89
+//   L1 2 KiB alone           0.60 / 0.68 / 0.78   0.87 / 0.88 / 0.89
+//   none                     0.47 / 0.50 / 0.54   0.70 / 0.69 / 0.72
+constexpr int kFarBytes = 4096;
+constexpr int kNearBytes = 1024;
 // A range of tiles' codes, read from its begin to its end and then what lies at `next`. Prefetches do not run over the
 // end: there begin another thread's codes, and at 16 threads a part of a 2.7 MB expert's matrix is only 58 KB.
 struct Ahead {
