@@ -1,6 +1,6 @@
 // One expert's FFN on the CPU, per ISA variant and thread count, and for the variant that serves some experts at once,
-// as a layer with so many misses has them: next to reading the same bytes with the same threads from the same pages. The
-// share of the ceiling is the ratio of the two.
+// as a layer with so many misses has them: next to reading the same bytes with the same threads from the same pages.
+// The share of the ceiling is the ratio of the two.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kSampleBytes = int64_t{128} << 20;  // of weights per sample: above a scheduler's slice
 constexpr size_t kLeastExperts = 2;
 constexpr int kAtOnce[] = {4, 8};  // experts, beside one
-constexpr int kMinSamples = 7;  // of whose ratio to mem_read the median is stated
+constexpr int kMinSamples = 7;     // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
 class Walk {

@@ -16,9 +16,9 @@ namespace ft::FT_ISA_NAMESPACE {
 constexpr int kTokenGroup = 4;  // tokens that share one decoding of a tile
 constexpr int kCacheLine = 64;
 
-// Two distances: into L2 and, nearer, into L1. Measured with 16 threads on 16 cores of a Sapphire-Rapids-class VM (experts
-// as the engine computes them, bench_experts; share of a plain read; medians of 15; nvfp4 2560x640 at a read of 150 GB/s
-// and 4096x2048 at 107, 1 / 4 / 10 experts at once):
+// Two distances: into L2 and, nearer, into L1. Measured with 16 threads on 16 cores of a Sapphire-Rapids-class VM
+// (experts as the engine computes them, bench_experts; share of a plain read; medians of 15; nvfp4 2560x640 at a read
+// of 150 GB/s and 4096x2048 at 107, 1 / 4 / 10 experts at once):
 //   L2 4 KiB and L1 1 KiB    0.62 / 0.72 / 0.80   0.86 / 0.88 / 0.88
 //   L2 8 KiB and L1 2 KiB    0.57 / 0.70 / 0.79   0.85 / 0.85 / 0.88
 //   L2 16 KiB and L1 2 KiB   0.57 / 0.70 / 0.81   0.84 / 0.84 / 0.89
@@ -153,7 +153,8 @@ static inline void add_block(const typename Format::Tables& tables, const uint32
   constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
   static_assert(kHalves == 1 || kHalves == 2);
   add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<kHalves, 0, kShort>{block, lanes}, p);
-  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, kShort>{block, lanes}, p);
+  if constexpr (kHalves == 2)
+    add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, kShort>{block, lanes}, p);
   F32x16 scale[kRowsPerTile];
   if constexpr (kShort) {
     Format::scales(tables, scales, lanes, scale);
@@ -179,7 +180,8 @@ static inline void add_merged_block(const typename Format::Tables& tables, const
   }
   constexpr int kHalves = Format::kWords * Format::kPairs / kVectorsPerBlock;
   add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<kHalves, 0, false>{block, kLanes}, p);
-  if constexpr (kHalves == 2) add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, false>{block, kLanes}, p);
+  if constexpr (kHalves == 2)
+    add_part<Format, kTokens>(tables, codes, ahead, x, LanePart<2, 1, false>{block, kLanes}, p);
   F32x16 scale[kRowsPerTile];
   Format::scales(tables, scales, kLanesOfRow, scale);
   const auto add_row = [&]<int r>() {

@@ -1,4 +1,5 @@
-// Which workers and which part of every expert bank belong to which NUMA node. Plans are pure; one node changes nothing.
+// Which workers and which part of every expert bank belong to which NUMA node. Plans are pure; one node changes
+// nothing.
 //
 // One pool spans the nodes and its workers stand node by node. A layer's experts are cut into one contiguous range per
 // node, and its work is a line of experts in ascending order that is cut into contiguous parts, one per worker: so most

@@ -311,7 +311,8 @@ void WorkerPool::run(Task task, void* context) {
   const uint32_t run = s.started.load();
   s.started.store_and_wake(run + 1);
   task(context, 0, s.threads);
-  s.timed_wait(s.finished, run, [](void*) { return false; }, nullptr);
+  s.timed_wait(
+      s.finished, run, [](void*) { return false; }, nullptr);
   current_worker = outer_worker;
   s.running = false;
 }

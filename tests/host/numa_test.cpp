@@ -1,5 +1,5 @@
-// Checked against: hwloc's synthetic machines and plans worked out by hand; for banks every byte's node by the rule that
-// an expert belongs to one node, 2 MiB at borders aside. What the kernel does with it on two nodes is not checked.
+// Checked against: hwloc's synthetic machines and plans worked out by hand; for banks every byte's node by the rule
+// that an expert belongs to one node, 2 MiB at borders aside. What the kernel does with it on two nodes is not checked.
 #include "kernels/host/numa.h"
 
 #include <doctest/doctest.h>

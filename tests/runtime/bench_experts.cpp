@@ -142,31 +142,36 @@ class Layers {
   }
 
   double wall_seconds(int64_t first, int64_t count) {
-    return each(first, count, [&](std::span<const ft::ExpertItem> layer, int worker) {
-      work_.compute(bank_.layout, layer, worker, pool_);
-      pool_.barrier();
-      return 0.0;
-    }).wall_seconds;
+    return each(first, count,
+                [&](std::span<const ft::ExpertItem> layer, int worker) {
+                  work_.compute(bank_.layout, layer, worker, pool_);
+                  pool_.barrier();
+                  return 0.0;
+                })
+        .wall_seconds;
   }
   double busy_seconds(int64_t first, int64_t count) {
-    return each(first, count, [&](std::span<const ft::ExpertItem> layer, int worker) {
-      const double start = thread_cpu_seconds();
-      work_.gate_up(bank_.layout, layer, worker, pool_.threads());
-      const double middle = thread_cpu_seconds();
-      pool_.barrier();
-      const double again = thread_cpu_seconds();
-      work_.down(bank_.layout, layer, worker, pool_.threads());
-      const double end = thread_cpu_seconds();
-      pool_.barrier();
-      return middle - start + end - again;
-    }).busy_seconds;
+    return each(first, count,
+                [&](std::span<const ft::ExpertItem> layer, int worker) {
+                  const double start = thread_cpu_seconds();
+                  work_.gate_up(bank_.layout, layer, worker, pool_.threads());
+                  const double middle = thread_cpu_seconds();
+                  pool_.barrier();
+                  const double again = thread_cpu_seconds();
+                  work_.down(bank_.layout, layer, worker, pool_.threads());
+                  const double end = thread_cpu_seconds();
+                  pool_.barrier();
+                  return middle - start + end - again;
+                })
+        .busy_seconds;
   }
 
  private:
   template <class F>
   Sample each(int64_t first, int64_t count, F layer) {
     items_.clear();
-    for (int64_t i = 0; i < count; ++i) items_.push_back(ft::make_expert_item(0, bank_.blob(first + i), i % n_ * tokens_, tokens_));
+    for (int64_t i = 0; i < count; ++i)
+      items_.push_back(ft::make_expert_item(0, bank_.blob(first + i), i % n_ * tokens_, tokens_));
     const auto experts = static_cast<size_t>(n_);
     return sample(pool_, [&](int worker, int) {
       double busy = 0;
@@ -255,8 +260,9 @@ void bench_hot(const Bank& bank, const Variant& variant) {
   const double both = gbps(bank.layout.gate, 2, [&](int64_t tiles) {
     variant.kernels.gate_up[index]({&bank.layout, bank.blob(0), rows, 1, 0, tiles, &a});
   });
-  const double one = gbps(bank.layout.down, 1,
-                          [&](int64_t tiles) { variant.kernels.matvec[index]({&down, rows, 1, 0, tiles, &y}); });
+  const double one = gbps(bank.layout.down, 1, [&](int64_t tiles) {
+    variant.kernels.matvec[index]({&down, rows, 1, 0, tiles, &y});
+  });
   std::printf("| %s %.1f, %.1f ", variant.name.c_str(), both, one);
 }
 
@@ -274,10 +280,11 @@ void bench_shape(const Options& options, ft::FormatId format, const std::string&
                  std::vector<std::unique_ptr<ft::WorkerPool>>& pools) {
   const size_t x = shape.find('x');
   Bank bank = make_bank(format, std::stol(shape.substr(0, x)), std::stol(shape.substr(x + 1)), *pools.back());
-  std::printf("%s %s: %ld experts of %.2f MB, %ld %% huge pages; threads, experts, tokens, share of read: wall (busy)\n",
-              std::string(ft::format_info(format).name).c_str(), shape.c_str(), bank.experts,
-              static_cast<double>(bank.layout.bytes) * 1e-6,
-              ft::page_report(bank.memory).huge_bytes * 100 / bank.memory.bytes());
+  std::printf(
+      "%s %s: %ld experts of %.2f MB, %ld %% huge pages; threads, experts, tokens, share of read: wall (busy)\n",
+      std::string(ft::format_info(format).name).c_str(), shape.c_str(), bank.experts,
+      static_cast<double>(bank.layout.bytes) * 1e-6,
+      ft::page_report(bank.memory).huge_bytes * 100 / bank.memory.bytes());
   const std::vector<Variant> variants = variants_of(format);
   std::printf("  hot, gate and up, down, GB/s: ");
   for (const Variant& variant : variants) bench_hot(bank, variant);
