@@ -31,8 +31,8 @@ constexpr int kNearBytes = 1024;
 // end: there begin another thread's codes, and at 16 threads a part of a 2.7 MB expert's matrix is only 58 KB.
 struct Ahead {
   const std::byte *far, *near;
-  // Line by line between the products: one after the other before a block they were slower (and g++ 12 removes a loop
-  // of nothing but prefetches).
+  // Line by line between the products. In a loop of its own before a block g++ 12 removes it: a loop of nothing but
+  // prefetches has no effect that it knows of.
   inline void prefetch_line(int line) const {
     prefetch_far(far + line * kCacheLine);
     prefetch(near + line * kCacheLine);
