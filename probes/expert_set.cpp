@@ -105,44 +105,45 @@ bool ExpertRunner::has_variant(const ExpertLayout& layout, Isa isa) {
   return gate_up != nullptr && matvec != nullptr && gate_up->isa == isa && matvec->isa == isa;
 }
 
-ExpertRunner::ExpertRunner(const ExpertLayout& layout, Isa isa, WorkerPool& pool) : layout_(layout), pool_(pool) {
+ExpertRunner::ExpertRunner(const ExpertLayout& layout, Isa isa, int at_once, WorkerPool& pool)
+    : layout_(layout),
+      at_once_(at_once),
+      pool_(pool),
+      kernels_(resolve_kernels(isa)),
+      marks_(pool.threads()),
+      work_(kernels_, at_once, layout.intermediate, marks_, nullptr),
+      x_(1, activation_words(layout.hidden)),
+      y_(at_once, layout.hidden) {
   const int format = static_cast<int>(layout.gate.format);
-  gate_up_ = std::get<GateUpFn>(find_kernel(OpId::kGateUp, format, isa)->fn);
-  matvec_ = std::get<MatvecFn>(find_kernel(OpId::kMatvec, format, isa)->fn);
-  const KernelDesc* pack = find_kernel(OpId::kPackActivations, kNoFormat, isa);
-  FT_CHECK(gate_up_ != nullptr && matvec_ != nullptr && pack != nullptr);
-  const auto row_bytes = [](int64_t cols) { return activation_words(cols) * static_cast<int64_t>(sizeof(uint32_t)); };
-  x_ = HostBuffer(row_bytes(layout.hidden));
-  a_ = HostBuffer(2 * row_bytes(layout.intermediate));
-  y_ = HostBuffer(layout.down.row_tiles * kRowsPerTile * static_cast<int64_t>(sizeof(float)));
+  // Of exactly this ISA, also where CpuQuirks pass it over.
+  kernels_.gate_up[format] = std::get<GateUpFn>(find_kernel(OpId::kGateUp, format, isa)->fn);
+  kernels_.matvec[format] = std::get<MatvecFn>(find_kernel(OpId::kMatvec, format, isa)->fn);
   Random random(2);
   std::vector<float> input(static_cast<size_t>(layout.hidden));
   for (float& value : input) value = static_cast<float>(random.normal());
-  PackActivationsArgs args;
-  args.x = input.data();
-  args.x_stride = args.cols = layout.hidden;
-  args.tokens = 1;
-  args.words = x_.as<uint32_t>();
-  std::get<PackActivationsFn>(pack->fn)(args);
+  kernels_.pack_activations({input.data(), layout.hidden, 1, layout.hidden, x_.row(0)});
+  for (int row = 0; row < at_once; ++row) work_.set_row(row, x_.row(0), row, y_.row(row));
 }
 
 double ExpertRunner::run(std::span<const std::byte* const> blobs) {
+  const auto at_once = static_cast<size_t>(at_once_);
+  FT_CHECK(blobs.size() % at_once == 0);
+  items_.clear();
+  for (size_t i = 0; i < blobs.size(); ++i) {
+    items_.push_back(make_expert_item(static_cast<int>(i), blobs[i], static_cast<int64_t>(i % at_once), 1));
+  }
   const double start = now_seconds();
-  pool_.run([&](int worker, int workers) {
-    const uint32_t* x = x_.as<uint32_t>();
-    float* y = y_.as<float>();
-    for (size_t i = 0; i < blobs.size(); ++i) {
-      uint32_t* a = a_.as<uint32_t>() + static_cast<int64_t>(i % 2) * activation_words(layout_.intermediate);
-      const Range up = split_range(layout_.gate.row_tiles, worker, workers);
-      if (up.begin < up.end) gate_up_({&layout_, blobs[i], &x, 1, up.begin, up.end, &a});
+  pool_.run([&](int worker, int) {
+    for (size_t i = 0; i < items_.size(); i += at_once) {
+      work_.compute(layout_, std::span<const ExpertItem>(items_).subspan(i, at_once), worker, pool_);
       pool_.barrier();
-      const PackedMatrix down = expert_down(layout_, blobs[i]);
-      const uint32_t* activated = a;
-      const Range rows = split_range(layout_.down.row_tiles, worker, workers);
-      if (rows.begin < rows.end) matvec_({&down, &activated, 1, rows.begin, rows.end, &y});
     }
   });
   return now_seconds() - start;
+}
+
+std::span<const float> ExpertRunner::output() const {
+  return {y_.row(at_once_ - 1), static_cast<size_t>(layout_.hidden)};
 }
 
 }  // namespace ft

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/runtime/expert_work.h"
 #include "kernels/base/random.h"
 #include "kernels/formats/expert_blob.h"
 #include "kernels/host/host_memory.h"
@@ -44,24 +45,28 @@ struct ReadShare {
 };
 std::vector<ReadShare> read_shares(std::span<const Samples> samples);
 
-// Computes experts one after the other, each by the whole pool, for one token.
+// Computes experts as a decode step does (ExpertWork), `at_once` of them as one layer, for one token.
 class ExpertRunner {
  public:
   // gate_up and matvec of one ISA for the set's format. REQUIRES both are there.
-  ExpertRunner(const ExpertLayout& layout, Isa isa, WorkerPool& pool);
+  ExpertRunner(const ExpertLayout& layout, Isa isa, int at_once, WorkerPool& pool);
   static bool has_variant(const ExpertLayout& layout, Isa isa);  // of exactly this ISA
 
-  // Seconds for all of `blobs` together.
+  // Seconds for all of `blobs` together; their number is a multiple of at_once.
   double run(std::span<const std::byte* const> blobs);
   // (hidden) output of the last expert of the last run.
-  std::span<const float> output() const { return {y_.as<float>(), static_cast<size_t>(layout_.hidden)}; }
+  std::span<const float> output() const;
 
  private:
   ExpertLayout layout_;
-  GateUpFn gate_up_ = nullptr;
-  MatvecFn matvec_ = nullptr;
+  int at_once_;
   WorkerPool& pool_;
-  HostBuffer x_, a_, y_;  // packed input; two rows in turn, so that one barrier an expert is enough; output
+  KernelTable kernels_;
+  WorkerMarks marks_;
+  ExpertWork work_;
+  RowBuffer<uint32_t> x_;
+  RowBuffer<float> y_;
+  std::vector<ExpertItem> items_;
 };
 
 }  // namespace ft

@@ -1,7 +1,9 @@
-// One expert's FFN on the CPU, per ISA variant and thread count, next to reading the same bytes with the same threads
-// from the same pages: the share of the ceiling is the ratio of the two.
+// One expert's FFN on the CPU, per ISA variant and thread count, and for the variant that serves some experts at once,
+// as a layer with so many misses has them: next to reading the same bytes with the same threads from the same pages.
+// The share of the ceiling is the ratio of the two.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "kernels/base/clock.h"
@@ -15,7 +17,8 @@ namespace {
 
 constexpr int64_t kSampleBytes = int64_t{128} << 20;  // of weights per sample: above a scheduler's slice
 constexpr size_t kLeastExperts = 2;
-constexpr int kMinSamples = 7;  // of whose ratio to mem_read the median is stated
+constexpr int kAtOnce[] = {4, 8};  // experts, beside one
+constexpr int kMinSamples = 7;     // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
 class Walk {
@@ -23,6 +26,8 @@ class Walk {
   explicit Walk(const ExpertSet& set) : set_(set) {
     const auto wanted = static_cast<size_t>(kSampleBytes / set.layout.payload_bytes);
     count_ = std::clamp(wanted, std::min(kLeastExperts, set.blobs.size()), set.blobs.size());
+    constexpr size_t kMultiple = kAtOnce[std::size(kAtOnce) - 1];
+    if (count_ >= kMultiple) count_ -= count_ % kMultiple;
   }
   size_t count() const { return count_; }
   std::span<const std::byte* const> next() {
@@ -111,15 +116,24 @@ class ExpertSingleProbe final : public Probe {
       format += "." + std::to_string(set.layout.hidden) + "x" + std::to_string(set.layout.intermediate);
     }
     std::vector<std::unique_ptr<ExpertRunner>> runners;
+    const auto add_runner = [&](Isa isa, int at_once) {
+      runners.push_back(std::make_unique<ExpertRunner>(set.layout, isa, at_once, pool));
+      check(set, *runners.back(), isa, at_once);
+      std::string name = format + "." + std::string(isa_name(isa));
+      if (at_once > 1) name += ".n=" + std::to_string(at_once);
+      add(name, [&walk, runner = runners.back().get()] { return runner->run(walk.next()); });
+      series.back().samples.at["at_once"] = at_once;
+    };
     for (int i = 0; i <= static_cast<int>(active_isa()); ++i) {
       const auto isa = static_cast<Isa>(i);
       // The scalar variant is the oracle of verify(), a hundred times slower than what serves.
       if (isa == Isa::kScalar && active_isa() != Isa::kScalar) continue;
-      if (!ExpertRunner::has_variant(set.layout, isa)) continue;
-      runners.push_back(std::make_unique<ExpertRunner>(set.layout, isa, pool));
-      check(set, *runners.back(), isa);
-      add(format + "." + std::string(isa_name(isa)),
-          [&walk, runner = runners.back().get()] { return runner->run(walk.next()); });
+      if (ExpertRunner::has_variant(set.layout, isa)) add_runner(isa, 1);
+    }
+    const int format_index = static_cast<int>(set.layout.gate.format);
+    const Isa serving = find_kernel(OpId::kGateUp, format_index, active_isa(), detect_quirks())->isa;
+    for (const int at_once : kAtOnce) {
+      if (walk.count() % static_cast<size_t>(at_once) == 0) add_runner(serving, at_once);
     }
     const MemReadFn read = resolve_kernels(active_isa()).mem_read;
     add(format + ".mem_read", [&] { return read_seconds(pool, read, walk.next(), set.layout.payload_bytes); });
@@ -129,12 +143,12 @@ class ExpertSingleProbe final : public Probe {
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 
-  void check(const ExpertSet& set, ExpertRunner& runner, Isa isa) {
+  void check(const ExpertSet& set, ExpertRunner& runner, Isa isa, int at_once) {
     WorkerPool one({.threads = 1, .cpus = {}});
-    ExpertRunner reference(set.layout, Isa::kScalar, one);
-    const auto blob = std::span(set.blobs).first(1);
-    reference.run(blob);
-    runner.run(blob);
+    ExpertRunner reference(set.layout, Isa::kScalar, 1, one);
+    const auto blobs = std::span(set.blobs).first(static_cast<size_t>(at_once));
+    reference.run(blobs.last(1));
+    runner.run(blobs);
     if (std::memcmp(reference.output().data(), runner.output().data(), reference.output().size_bytes()) != 0) {
       mismatch_ = isa_name(isa);
     }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/experts/bank_placement.h"
 #include "engine/experts/routing_trace.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/packed_cache.h"
@@ -160,6 +161,8 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   };
   model.weights =
       load_weights(*accepted.family, accepted.config.weights, pool, {.progress = progress, .notice = notice});
+  const NumaPlan numa = make_numa_plan(detect_topology(), accepted.config.pinning, accepted.config.threads);
+  if (const std::string text = place_bank(model.weights->bank, numa); !text.empty()) log_info("expert banks: " + text);
   if (accepted.config.device == Device::kCuda) {
     model.on_device = upload_weights(*model.weights, progress);
     log_info("expert banks: " + bank_times_text(bank_times(*model.weights, *model.on_device)));

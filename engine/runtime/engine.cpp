@@ -8,6 +8,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
+#include "kernels/host/numa.h"
 
 namespace ft {
 namespace {
@@ -41,7 +42,9 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
       tokens(max_tokens) {
   check_engine_config(geometry(), config);
   plan = plan_memory(geometry(), model.weights->formats, config, memory);
-  pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = config.pinning});
+  std::vector<int> cpus = config.pinning;
+  if (!cpus.empty()) cpus = make_numa_plan(detect_topology(), config.pinning, config.threads).pinning;
+  pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = cpus});
   const BackendParts parts{*model.family,    *model.weights,    *pool, hooks, max_tokens,
                            config.max_batch, config.max_context};
   if (config.numerics == Numerics::kReference) {

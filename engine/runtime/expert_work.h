@@ -3,10 +3,11 @@
 // work.
 //
 // Rows are given by pointers in order of experts: an item's rows are a contiguous stretch of them.
-// Thread rule: set_rows and add_row by one thread while no worker computes; gate_up and down by all workers of a pool
-// task, with a barrier between them. No allocation after the constructor.
+// Thread rule: set_row by one thread while no worker computes; compute by all workers of a pool task. No allocation
+// after the constructor.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -36,17 +37,31 @@ class ExpertWork {
   // Row i: x packed activations of `hidden`, y `hidden` floats; `scratch` names which activated row it uses.
   void set_row(int64_t row, const uint32_t* x, int64_t scratch, float* y);
 
-  // Items in one line of row tiles, cut into parts of equal weight: this worker's part of it.
+  // This worker's part of all items' FFN, with a barrier inside; in a task of `pool`, by each of its workers, with a
+  // barrier or the task's end before the next call. Items stand in one line of row tiles, cut into parts of equal
+  // weight; a worker that is through with its part helps the others, since memory does not serve all cores alike.
+  void compute(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, WorkerPool& pool);
+  // Its two halves: all workers are through gate_up before one begins with down.
   void gate_up(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers);
   void down(const ExpertLayout& layout, std::span<const ExpertItem> items, int worker, int workers);
 
  private:
+  // What is left of a worker's part: tiles taken, of how many, in which phase. Any worker may take some.
+  struct alignas(64) Claims {
+    std::atomic<uint64_t> state{0};
+    uint8_t phase = 0;  // its worker's own count: equal for all workers between two barriers
+  };
+  // run(worker whose part it is, tiles of that part): own tiles first, then what others have left.
+  template <class F>
+  void claim_all(int64_t own_tiles, int worker, F&& run);
+
   const KernelTable& kernels_;
   WorkerMarks& marks_;
   RowBuffer<uint32_t> activated_;
   std::vector<const uint32_t*> x_;
   std::vector<uint32_t*> a_;
   std::vector<float*> y_;
+  std::vector<Claims> claims_;
 };
 
 }  // namespace ft

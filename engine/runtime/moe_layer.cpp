@@ -159,9 +159,7 @@ void MoeLayer::compute(int worker, int workers) {
     if (group.begin == group.end) break;
     if (worker == 0) stage_ahead(group.begin);
     const auto items = std::span<const ExpertItem>(items_).subspan(group.begin, group.end - group.begin);
-    work_.gate_up(*layout_, items, worker, workers);
-    pool_.barrier();
-    work_.down(*layout_, items, worker, workers);
+    work_.compute(*layout_, items, worker, pool_);
     if (worker == 0) group_ = next_group(group.end);
     pool_.barrier();
   }

@@ -13,6 +13,7 @@ class WorkerMarks {
   explicit WorkerMarks(int workers) : marks_(static_cast<size_t>(workers)) {}
   // Called by worker `worker` when its part of a task is not empty.
   void mark(int worker) { marks_[static_cast<size_t>(worker)].worked = 1; }
+  int workers() const { return static_cast<int>(marks_.size()); }
   int count() const {
     int worked = 0;
     for (const Mark& mark : marks_) worked += mark.worked;

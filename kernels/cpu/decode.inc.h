@@ -3,9 +3,10 @@
 //
 //   kWords, kPairs       words per lane, pairs per word; kWords * kPairs is half the lane's k
 //   Tables               constants that stay in registers
-//   pair<q>(tables, v)   pair q of each word as Pairs: exact, all codes
+//   pair<q>(tables, w)   pair q of each of the 16 CodeWords w as Pairs: exact, all codes
 //   scales(...)          fp32 scale per lane of each row. `scales` is the block's part, `lanes` the lanes it has (16 in
-//                        the version for whole blocks); absent lanes get +0
+//                        the version for whole blocks); absent lanes, whose products sum to +0, get any
+//                        finite number that is not below 0
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,19 @@
 #include "kernels/formats/format.h"
 
 namespace ft::FT_ISA_NAMESPACE {
+
+// 16 code words of one row in memory, the first `lanes` of them there; the others read as 0.
+template <bool kShort>
+struct CodeWords {
+  const uint32_t* words;
+  int lanes;
+  // kBytes: as if they began that many bytes later.
+  template <int kBytes = 0>
+  inline U32x16 load() const {
+    const auto* p = reinterpret_cast<const uint32_t*>(reinterpret_cast<const std::byte*>(words) + kBytes);
+    return kShort ? load_words_n(p, lanes) : load_words(p);
+  }
+};
 
 template <FormatId>
 struct Decode;
@@ -24,9 +38,9 @@ struct Decode<FormatId::kBf16> {
   static constexpr int kScaleBytesPerBlock = 0;
   struct Tables {};
 
-  template <int>
-  static inline Pairs pair(const Tables&, U32x16 v) {
-    return make_pairs(v);
+  template <int, class Words>
+  static inline Pairs pair(const Tables&, const Words& words) {
+    return make_pairs(words.load());
   }
   static inline void scales(const Tables&, const std::byte*, F32x16 (&out)[kRowsPerTile]) {
     for (F32x16& scale : out) scale = broadcast(1.0f);
@@ -42,6 +56,7 @@ struct Decode<FormatId::kBf16> {
 // mantissa to bf16's places and add 120 to the exponent. The others (subnormal, zero, NaN) come from a table by their
 // low four bits: no fp32 denormal appears on the way, so flush modes do not matter.
 struct E4m3 {
+  static constexpr int kLeastUsual = 0x08, kMostUsual = 0x7e;
   HalfTable unusual;
 
   static inline E4m3 load() {
@@ -50,6 +65,12 @@ struct E4m3 {
     return {load_half_table(kUnusual)};
   }
 
+  // When all codes are usual and positive.
+  template <int q>
+  static inline U32x16 usual_pair(U32x16 v) {
+    const U32x16 in_place = and_words(q == 0 ? shift_left<4>(v) : shift_right<4>(v), broadcast_word(0x07f007f0u));
+    return add_halves(in_place, broadcast_word(0x3c003c00u));
+  }
   template <int q>
   inline U32x16 pair(U32x16 v) const {
     const U32x16 in_low_byte = q == 0 ? v : shift_right_halves<8>(v);
@@ -72,9 +93,9 @@ struct E2m1 {
                                             0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
     return {load_pair_table(kCodes)};
   }
-  template <int q>
-  inline Pairs pair(U32x16 v) const {
-    return lookup_pairs(code, q == 0 ? v : shift_right<4 * q>(v));
+  template <int q, class Words>
+  inline Pairs pair(const Words& words) const {
+    return lookup_pairs<q>(code, words);
   }
 };
 
@@ -88,13 +109,19 @@ struct Decode<FormatId::kNvfp4> {
     E4m3 scale = E4m3::load();
   };
 
-  template <int q>
-  static inline Pairs pair(const Tables& tables, U32x16 v) {
-    return tables.code.pair<q>(v);
+  template <int q, class Words>
+  static inline Pairs pair(const Tables& tables, const Words& words) {
+    return tables.code.template pair<q>(words);
   }
   static inline void spread(const Tables& tables, U32x16 words, F32x16 (&out)[kRowsPerTile]) {
-    const U32x16 rows01 = tables.scale.pair<0>(words);
-    const U32x16 rows23 = tables.scale.pair<1>(words);
+    U32x16 rows01, rows23;
+    if (bytes_between<E4m3::kLeastUsual, E4m3::kMostUsual>(words)) [[likely]] {
+      rows01 = E4m3::usual_pair<0>(words);
+      rows23 = E4m3::usual_pair<1>(words);
+    } else {
+      rows01 = tables.scale.pair<0>(words);
+      rows23 = tables.scale.pair<1>(words);
+    }
     const U32x16 upper = broadcast_word(0xffff0000u);
     out[0] = bits_to_float(shift_left<16>(rows01));
     out[1] = bits_to_float(and_words(rows01, upper));
@@ -106,7 +133,8 @@ struct Decode<FormatId::kNvfp4> {
   }
   static inline void scales(const Tables& tables, const std::byte* scales_of_block, int lanes,
                             F32x16 (&out)[kRowsPerTile]) {
-    spread(tables, load_words_n(reinterpret_cast<const uint32_t*>(scales_of_block), lanes), out);
+    const U32x16 one = broadcast_word(0x38383838u);
+    spread(tables, load_words_n(reinterpret_cast<const uint32_t*>(scales_of_block), lanes, one), out);
   }
 };
 
@@ -119,9 +147,9 @@ struct Decode<FormatId::kMxfp4> {
     E2m1 code = E2m1::load();
   };
 
-  template <int q>
-  static inline Pairs pair(const Tables& tables, U32x16 v) {
-    return tables.code.pair<q>(v);
+  template <int q, class Words>
+  static inline Pairs pair(const Tables& tables, const Words& words) {
+    return tables.code.template pair<q>(words);
   }
   // E8M0 as fp32: the code is the exponent, so 0 becomes +0, as flushing 2^-127 does, and 255 infinity. x * 0 + x keeps
   // every number and makes that one NaN.
@@ -152,9 +180,9 @@ struct Decode<FormatId::kFp8Block> {
     E4m3 code = E4m3::load();
   };
 
-  template <int q>
-  static inline Pairs pair(const Tables& tables, U32x16 v) {
-    return make_pairs(tables.code.pair<q>(v));
+  template <int q, class Words>
+  static inline Pairs pair(const Tables& tables, const Words& words) {
+    return make_pairs(tables.code.pair<q>(words.load()));
   }
   static inline void scales(const Tables&, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
     const float* pair_of_scales = reinterpret_cast<const float*>(scales_of_block);

@@ -14,28 +14,32 @@ static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 1
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
   const PackedLayout& layout = gate.layout;
-  for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
-    const int64_t row = tile * kRowsPerTile;
-    const int64_t rows = layout.rows - row < kRowsPerTile ? layout.rows - row : kRowsPerTile;
-    for_token_groups(args.tokens, [&](int64_t first, auto group) {
-      constexpr int kTokens = decltype(group)::kCount;
-      static_assert(kTokens * kRowsPerTile <= 16);
-      alignas(64) float gates[16] = {};
-      alignas(64) float ups[16] = {};
-      tile_dot<Format, kTokens>(layout, gate.data, tile, args.x + first, gates);
-      tile_dot<Format, kTokens>(layout, up.data, tile, args.x + first, ups);
-      const F32x16 g = mul(load(gates), broadcast(gate.global));
-      const F32x16 u = mul(load(ups), broadcast(up.global));
-      alignas(32) uint16_t a[16];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(a), round_bf16(mul(silu(g), u)));
-      for (int t = 0; t < kTokens; ++t) {
-        for (int64_t r = 0; r < rows; r += 2) {
-          const uint32_t odd = r + 1 < rows ? a[t * kRowsPerTile + r + 1] : 0u;
-          args.a[first + t][activation_index(row + r)] = a[t * kRowsPerTile + r] | odd << 16;
+  const CodeStream gate_stream(layout, gate.data, args.tile_begin, args.tile_end, args.next);
+  const CodeStream up_stream(layout, up.data, args.tile_begin, args.tile_end, args.next_up);
+  with_rows<Format>(layout, args.x, args.tokens, [&](auto rows_from) {
+    for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
+      const int64_t row = tile * kRowsPerTile;
+      const int64_t rows = layout.rows - row < kRowsPerTile ? layout.rows - row : kRowsPerTile;
+      for_token_groups(args.tokens, [&](int64_t first, auto group) {
+        constexpr int kTokens = decltype(group)::kCount;
+        static_assert(kTokens * kRowsPerTile <= 16);
+        alignas(64) float gates[16] = {};
+        alignas(64) float ups[16] = {};
+        tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
+        tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+        const F32x16 g = mul(load(gates), broadcast(gate.global));
+        const F32x16 u = mul(load(ups), broadcast(up.global));
+        alignas(32) uint16_t a[16];
+        _mm256_store_si256(reinterpret_cast<__m256i*>(a), round_bf16(mul(silu(g), u)));
+        for (int t = 0; t < kTokens; ++t) {
+          for (int64_t r = 0; r < rows; r += 2) {
+            const uint32_t odd = r + 1 < rows ? a[t * kRowsPerTile + r + 1] : 0u;
+            args.a[first + t][activation_index(row + r)] = a[t * kRowsPerTile + r] | odd << 16;
+          }
         }
-      }
-    });
-  }
+      });
+    }
+  });
 }
 
 #define FT_FORMAT(id, name)                                         \

@@ -11,18 +11,21 @@ template <class Format>
 FT_KERNEL_BODY void matvec_body(const MatvecArgs& args) {
   const PackedLayout& layout = args.w->layout;
   const float global = args.w->global;
-  for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
-    const int64_t row = tile * kRowsPerTile;
-    const int64_t rows = layout.rows - row < kRowsPerTile ? layout.rows - row : kRowsPerTile;
-    for_token_groups(args.tokens, [&](int64_t first, auto group) {
-      constexpr int kTokens = decltype(group)::kCount;
-      float sums[kTokens * kRowsPerTile];
-      tile_dot<Format, kTokens>(layout, args.w->data, tile, args.x + first, sums);
-      for (int t = 0; t < kTokens; ++t) {
-        for (int64_t r = 0; r < rows; ++r) args.y[first + t][row + r] = sums[t * kRowsPerTile + r] * global;
-      }
-    });
-  }
+  const CodeStream stream(layout, args.w->data, args.tile_begin, args.tile_end, args.next);
+  with_rows<Format>(layout, args.x, args.tokens, [&](auto rows_from) {
+    for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
+      const int64_t row = tile * kRowsPerTile;
+      const int64_t rows = layout.rows - row < kRowsPerTile ? layout.rows - row : kRowsPerTile;
+      for_token_groups(args.tokens, [&](int64_t first, auto group) {
+        constexpr int kTokens = decltype(group)::kCount;
+        float sums[kTokens * kRowsPerTile];
+        tile_dot<Format, kTokens>(layout, args.w->data, stream, tile, rows_from(first), sums);
+        for (int t = 0; t < kTokens; ++t) {
+          for (int64_t r = 0; r < rows; ++r) args.y[first + t][row + r] = sums[t * kRowsPerTile + r] * global;
+        }
+      });
+    }
+  });
 }
 
 #define FT_FORMAT(id, name)                    \

@@ -9,16 +9,25 @@
 // kernels/registry.h) costs bf16 a little at one token. Other CPUs: not measured.
 #pragma once
 
+#include "kernels/formats/format.h"
+
 namespace ft::FT_ISA_NAMESPACE {
 
 using Pairs = U32x16;
 
 static inline Pairs make_pairs(U32x16 words) { return words; }
+constexpr int kPairsWords = kLanes;
+static inline void store_pairs(uint32_t* p, Pairs x) { store_words(p, x); }
+static inline Pairs load_pairs(const uint32_t* p) { return load_words(p); }
 
 // Table entries (bf16, 16 of them) for the low 4 bits of each half.
 using PairTable = HalfTable;
 static inline PairTable load_pair_table(const uint16_t* entries) { return load_half_table(entries); }
-static inline Pairs lookup_pairs(PairTable table, U32x16 x) { return lookup_halves(table, x); }
+// Nibbles q and q + 4 of each word as the even and odd element.
+template <int q, class Words>
+static inline Pairs lookup_pairs(PairTable table, const Words& words) {
+  return lookup_halves(table, q == 0 ? words.load() : shift_right<4 * q>(words.load()));
+}
 
 static inline F32x16 dot_pairs(Pairs a, Pairs b, F32x16 sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 

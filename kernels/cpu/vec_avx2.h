@@ -59,6 +59,11 @@ static inline U32x16 load_words_n(const uint32_t* p, int n) {
   const int* words = reinterpret_cast<const int*>(p);
   return {_mm256_maskload_epi32(words, lane_mask(n)), _mm256_maskload_epi32(words + 8, lane_mask(n - 8))};
 }
+static inline U32x16 load_words_n(const uint32_t* p, int n, U32x16 absent) {
+  const U32x16 present = load_words_n(p, n);
+  return {_mm256_blendv_epi8(absent.lo, present.lo, lane_mask(n)),
+          _mm256_blendv_epi8(absent.hi, present.hi, lane_mask(n - 8))};
+}
 static inline void store_words(uint32_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
@@ -95,6 +100,14 @@ static inline U32x16 shift_left_halves(U32x16 x) {
 template <int kBits>
 static inline U32x16 shift_right_halves(U32x16 x) {
   return {_mm256_srli_epi16(x.lo, kBits), _mm256_srli_epi16(x.hi, kBits)};
+}
+static inline __m256i bytes_between(__m256i x, __m256i low, __m256i high) {
+  return _mm256_cmpeq_epi8(_mm256_min_epu8(_mm256_max_epu8(x, low), high), x);
+}
+template <int kLow, int kHigh>
+static inline bool bytes_between(U32x16 x) {
+  const __m256i low = _mm256_set1_epi8(kLow), high = _mm256_set1_epi8(kHigh);
+  return _mm256_movemask_epi8(_mm256_and_si256(bytes_between(x.lo, low, high), bytes_between(x.hi, low, high))) == -1;
 }
 struct HalfTable {
   __m256i low_bytes, high_bytes;  // 16 each, twice; entry 0 is 0
@@ -134,6 +147,13 @@ static inline F32x16 broadcast_halves(float a, float b) { return {_mm256_set1_ps
 static inline F32x16 first_lanes(F32x16 x, int n) {
   return {_mm256_and_ps(x.lo, _mm256_castsi256_ps(lane_mask(n))),
           _mm256_and_ps(x.hi, _mm256_castsi256_ps(lane_mask(n - 8)))};
+}
+template <int kFirst, int kCount>
+static inline F32x16 lanes_from(F32x16 x) {
+  static_assert(kFirst % kCount == 0 && (kCount == 8 || kCount == 4));
+  const __m256 half = kFirst < 8 ? x.lo : x.hi;
+  if constexpr (kCount == 8) return {half, _mm256_setzero_ps()};
+  return {_mm256_zextps128_ps256(_mm256_extractf128_ps(half, kFirst % 8 / 4)), _mm256_setzero_ps()};
 }
 static inline __m256i round_bf16(__m256 x) {  // in words
   const __m256i u = _mm256_castps_si256(x);

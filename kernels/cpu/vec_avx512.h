@@ -44,6 +44,10 @@ static inline U32x16 load_words(const uint32_t* p) { return _mm512_loadu_si512(p
 static inline U32x16 load_words_n(const uint32_t* p, int n) {
   return _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << n) - 1u), p);
 }
+// The same with `absent` in the lanes from n on.
+static inline U32x16 load_words_n(const uint32_t* p, int n, U32x16 absent) {
+  return _mm512_mask_loadu_epi32(absent, static_cast<__mmask16>((1u << n) - 1u), p);
+}
 static inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x); }
 static inline U32x16 broadcast_word(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 static inline U32x16 add_words(U32x16 a, U32x16 b) { return _mm512_add_epi32(a, b); }
@@ -72,6 +76,12 @@ template <int kBits>
 static inline U32x16 shift_right_halves(U32x16 x) {
   return _mm512_srli_epi16(x, kBits);
 }
+// Whether every byte lies in low .. high.
+template <int kLow, int kHigh>
+static inline bool bytes_between(U32x16 x) {
+  const __m512i from_low = _mm512_sub_epi8(x, _mm512_set1_epi8(kLow));
+  return _mm512_cmpgt_epu8_mask(from_low, _mm512_set1_epi8(kHigh - kLow)) == 0;
+}
 // 16 entries of 16 bits, chosen by the low 4 bits of each half. Entry 0 is 0.
 using HalfTable = __m512i;
 static inline HalfTable load_half_table(const uint16_t* entries) {
@@ -98,6 +108,11 @@ static inline F32x16 broadcast_halves(float a, float b) {
 // x in lanes 0 .. n-1, +0 in the others.
 static inline F32x16 first_lanes(F32x16 x, int n) {
   return _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << n) - 1u), x);
+}
+// Lanes kFirst .. kFirst + kCount - 1 of x in lanes 0 .. kCount - 1, +0 in the others.
+template <int kFirst, int kCount>
+static inline F32x16 lanes_from(F32x16 x) {
+  return _mm512_maskz_compress_ps(static_cast<__mmask16>(((1u << kCount) - 1u) << kFirst), x);
 }
 
 // 16 fp32 to bf16, nearest even, in order: denormals to zeros of their sign, NaN quieted. Integer steps: independent of

@@ -169,7 +169,7 @@ struct WorkerPool::State {
   void work(int worker);
   void stop();
   void leave_worker_cpu();
-  void timed_wait(WaitWord& word, uint32_t old);
+  void timed_wait(WaitWord& word, uint32_t old, Idle idle, void* context);
 };
 
 namespace {
@@ -177,13 +177,15 @@ namespace {
 thread_local int current_worker = 0;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): per thread
 }  // namespace
 
-void WorkerPool::State::timed_wait(WaitWord& word, uint32_t old) {
+void WorkerPool::State::timed_wait(WaitWord& word, uint32_t old, Idle idle, void* context) {
   ThreadWaits& mine = waits[static_cast<size_t>(current_worker)];
   if (word.load() != old) {
     mine.add(0);
     return;
   }
   const double begin = now_seconds();
+  while (word.load() == old && idle(context)) {
+  }
   word.wait_while(old, mine.waiter);
   mine.add(now_seconds() - begin);
 }
@@ -309,12 +311,17 @@ void WorkerPool::run(Task task, void* context) {
   const uint32_t run = s.started.load();
   s.started.store_and_wake(run + 1);
   task(context, 0, s.threads);
-  s.timed_wait(s.finished, run);
+  s.timed_wait(
+      s.finished, run, [](void*) { return false; }, nullptr);
   current_worker = outer_worker;
   s.running = false;
 }
 
 void WorkerPool::barrier() {
+  barrier([](void*) { return false; }, nullptr);
+}
+
+void WorkerPool::barrier(Idle idle, void* context) {
   State& s = *state_;
   if (s.threads == 1) return;
   const uint32_t passed = s.passed.load();
@@ -323,7 +330,7 @@ void WorkerPool::barrier() {
     s.passed.store_and_wake(passed + 1);
     return;
   }
-  s.timed_wait(s.passed, passed);
+  s.timed_wait(s.passed, passed, idle, context);
 }
 
 WaitHistogram WorkerPool::wait_histogram() const {

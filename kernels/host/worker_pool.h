@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 namespace ft {
 
@@ -52,6 +53,16 @@ class WorkerPool {
 
   // All threads of the running task wait for each other. Only inside a task.
   void barrier();
+
+  // The same, with something to do meanwhile: while others are on their way, idle() is called until it returns false.
+  // A call must be short (some 100 ns), since those who wait for this thread wait for its end.
+  using Idle = bool (*)(void* context);
+  void barrier(Idle idle, void* context);
+  template <class F>
+  void barrier(F&& idle) {
+    barrier([](void* context) { return (*static_cast<std::remove_reference_t<F>*>(context))(); },
+            const_cast<void*>(static_cast<const void*>(&idle)));
+  }
 
   WaitHistogram wait_histogram() const;  // sums over threads since the start or the last reset
   void reset_wait_histogram();

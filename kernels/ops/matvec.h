@@ -28,6 +28,8 @@ struct MatvecArgs {
   int64_t tile_begin = 0;              // row tiles [tile_begin, tile_end)
   int64_t tile_end = 0;
   float* const* y = nullptr;  // (tokens) pointers to fp32 rows of w->layout.rows; only the range's rows are written
+  // What the caller reads afterwards: prefetched in the end instead of what follows the range. Null: nothing.
+  const std::byte* next = nullptr;
 };
 using MatvecFn = void (*)(const MatvecArgs&);
 
@@ -44,6 +46,8 @@ struct GateUpArgs {
   // (tokens) packed rows of layout->intermediate. Words without any row of the range stay as they were: the caller
   // zeroes the padding once. The absent half of a last pair is written as zero.
   uint32_t* const* a = nullptr;
+  const std::byte* next = nullptr;     // as in MatvecArgs: after the range's part of gate,
+  const std::byte* next_up = nullptr;  // after its part of up
 };
 using GateUpFn = void (*)(const GateUpArgs&);
 

@@ -22,10 +22,11 @@ constexpr Mix kMixes[] = {
 
 constexpr int64_t kMaxTokens = 9;
 
-// Ends of blocks of 256 and 512 k, and in them of every number of lanes that is special to a kernel: 1, 8, 9, 15, 16.
+// Ends of blocks of 256 and 512 k, and in them of every number of lanes that is special to a kernel: 1, 4, 8, 9, 15,
+// 16. The largest is too much for activations that are prepared (kernels/cpu/tile_dot.inc.h) from 5 tokens on.
 std::vector<int64_t> cols_to_try(FormatId format) {
-  return cols_of(format, {1,   2,   15,  16,  17,  31,  32,  127, 129, 160, 240, 255,  256, 257,
-                          272, 288, 300, 400, 480, 512, 544, 640, 768, 800, 992, 1024, 1056});
+  return cols_of(format, {1,   2,   15,  16,  17,  31,  32,  63,  64,  127, 128, 129, 160, 240,  255,  256,
+                          257, 272, 288, 300, 384, 400, 480, 512, 544, 640, 768, 800, 992, 1024, 1056, 4096});
 }
 
 struct Activations {

@@ -30,11 +30,7 @@ void CpuArm::serve(int layer, int64_t tokens) {
                                       static_cast<int64_t>(pairs_.of(expert).size())));
   }
   const ExpertLayout& layout = bank_.layout(layer);
-  pool_.run([&](int worker, int workers) {
-    work_.gate_up(layout, items_, worker, workers);
-    pool_.barrier();
-    work_.down(layout, items_, worker, workers);
-  });
+  pool_.run([&](int worker, int) { work_.compute(layout, items_, worker, pool_); });
 }
 
 }  // namespace ft
