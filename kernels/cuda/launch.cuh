@@ -1,9 +1,10 @@
 // What the launchers share: sizes of grids, the switch over formats, and launches that overlap their predecessor.
 //
-// Programmatic dependent launch (CUDA programming guide of that name; PTX griddepcontrol): a kernel launched by launch()
-// may start while the kernel before it in the stream still runs, which takes a dependent node from 0.75 us down to what
-// its first loads cost. Rules for both sides:
-// - Every thread of a kernel that is launched so calls wait_for_previous() before it reads or writes memory that another
+// Programmatic dependent launch (CUDA programming guide of that name; PTX griddepcontrol): a kernel launched by
+// launch() may start while the kernel before it in the stream still runs, which takes a dependent node from 0.75 us
+// down to what its first loads cost. Rules for both sides:
+// - Every thread of a kernel that is launched so calls wait_for_previous() before it reads or writes memory that
+// another
 //   kernel of the step touches, and in any case before it ends: a block that leaves without waiting would let its
 //   successor run before its predecessor has ended. Weights, which no step writes, may be read before.
 // - let_next_start() only lets blocks of the successor become resident; what they may read is decided by their own
