@@ -9,9 +9,11 @@
 //   shuffle a sum instead of four and leaves every thread with one whole sum. Each thread holds its queries in an order
 //   of its own (heads ^ lane bits), so that what it keeps and what it sends always are the same registers.
 // - Values: a thread owns dimensions of some heads and walks the positions of its split in order.
-// - Keys and values come through a ring of 8 KiB a warp, four rows a stage, by asynchronous copies that run ahead of the
+// - Keys and values come through a ring of 8 KiB a warp, four rows a stage, by asynchronous copies that run ahead of
+// the
 //   arithmetic: up to 128 KiB in flight on a multiprocessor, where rate times latency is about 27 KiB.
-// - Then the unit's splits are joined in shared memory, and the block that finishes a token's head group last (a counter
+// - Then the unit's splits are joined in shared memory, and the block that finishes a token's head group last (a
+// counter
 //   that it sets back to 0) joins the units. Nothing waits for another block.
 #include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_plan.cuh"
@@ -33,7 +35,7 @@ struct KernelArgs {
   AttentionDecodeArgs decode;
   int head_groups = 1;  // of one key/value head
   int capacity = 0;
-  unsigned* counters = nullptr;  // (tokens, kv_heads * head_groups)
+  unsigned* counters = nullptr;  // (kMaxDecodeTokens, kv_heads * head_groups)
   float2* heads = nullptr;       // (items, kHeads): maximum and sum
   float2* outs = nullptr;        // (items, kHeads * kDim / 2)
 };
@@ -132,13 +134,17 @@ template <int kHeads, int kDim, int W>
 __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work& work, int unit,
                                               Shared<kHeads, kDim>& shared) {
   using Tile = ValueTile<kHeads, kDim, W>;
+  using S = Shape<kDim>;
+  constexpr int kOwn = kSplit / W;                // positions of a warp
+  constexpr int kCount = kOwn / kStageRows;       // stages of keys, and of values
+  static_assert(W == 1 || kCount <= S::kStages);  // values of all the team stay until its warps have read them
   const AttentionPrepareArgs& prepare = args.decode.prepare;
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;
   const int team = warp / W, in_team = warp % W;
   const int split = unit * (kWarps / W) + team;
   const bool present = split >= work.first_split && split <= work.last_split;
-  RowStream<kHeads, kDim, W> stream;
+  RowStream<kDim> stream;
   stream.keys = work.keys;
   stream.stride = kv_stride(prepare.kv_heads, kDim);
   stream.values = prepare.kv_heads * kDim;
@@ -146,14 +152,15 @@ __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work
   stream.begin = args.decode.window > 0 && work.newest >= args.decode.window
                      ? work.newest + 1 - static_cast<int>(args.decode.window)
                      : 0;
-  stream.first = split * kSplit + in_team * stream.kOwn;
+  stream.first = split * kSplit + in_team * kOwn;
+  stream.count = kCount;
   stream.ring = shared.ring[warp];
   if (present) stream.start(lane);
   prepare_rows(prepare, work, unit == work.last_split / (kWarps / W), shared);
   float* scores = shared.scores[team];
   if (present) {
     stream.patch(shared.new_rows, lane);
-    score_keys<kHeads, kDim, W, Tile::kRows>(stream, shared.rows, args.decode.scale, in_team, lane, scores);
+    score_keys<kHeads, kDim, Tile::kRows>(stream, shared.rows, args.decode.scale, lane, scores);
   }
   const auto softmax = [&]<int kThreadsOfHead>(int head) {
     const int j = lane % kThreadsOfHead;
@@ -170,19 +177,20 @@ __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work
     __syncwarp();
     Tile tile(0, lane);
 #pragma unroll 1
-    for (int i = stream.kCount; i < 2 * stream.kCount; ++i) {
-      wait_stages<Shape<kHeads, kDim>::kStages - 1>();
+    for (int i = kCount; i < 2 * kCount; ++i) {
+      wait_stages<S::kStages - 1>();
       __syncwarp();
-      tile.add_stage(stream.stage(i), scores, (i - stream.kCount) * kStageRows);
+      tile.add_stage(stream.stage(i), scores, (i - kCount) * kStageRows);
       __syncwarp();
-      stream.issue(i + Shape<kHeads, kDim>::kStages, lane, false);
+      stream.issue(i + S::kStages, lane, false);
     }
     tile.store(reinterpret_cast<float*>(shared.ring[warp]));
     __syncthreads();
   } else {
     __syncthreads();
     if (present) {
-      for (int head = in_team * 2; head < kHeads; head += 2 * W) softmax.template operator()<kLanes>(head + lane / kLanes);
+      for (int head = in_team * 2; head < kHeads; head += 2 * W)
+        softmax.template operator()<kLanes>(head + lane / kLanes);
     }
     wait_stages<0>();
     __syncthreads();
@@ -192,8 +200,8 @@ __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work
       for (int other = 0; other < W; ++other) {
         stream.ring = shared.ring[team * W + other];
 #pragma unroll
-        for (int i = 0; i < stream.kCount; ++i) {
-          tile.add_stage(stream.stage(stream.kCount + i), scores, other * stream.kOwn + i * kStageRows);
+        for (int i = 0; i < kCount; ++i) {
+          tile.add_stage(stream.stage(kCount + i), scores, other * kOwn + i * kStageRows);
         }
       }
     }
@@ -377,7 +385,8 @@ Scratch scratch_of(int64_t tokens, int heads, int kv_heads, int64_t head_dim, in
   s.head_groups = static_cast<int>(ceil_div(heads / kv_heads, at_once));
   s.groups = kv_heads * s.head_groups;
   s.capacity = tokens * s.groups * (ceil_div(positions, kAttentionGroup * kAttentionSplit) + 1) + kExtraItems;
-  s.counters = rounded(tokens * s.groups * static_cast<int64_t>(sizeof(unsigned)));
+  s.counters =
+      rounded(kMaxDecodeTokens * s.groups * static_cast<int64_t>(sizeof(unsigned)));  // not by `tokens`: they stay
   s.heads = rounded(s.capacity * at_once * static_cast<int64_t>(sizeof(float2)));
   s.outs = s.capacity * at_once * head_dim * static_cast<int64_t>(sizeof(float));
   return s;
@@ -433,8 +442,8 @@ void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream) {
   FT_CHECK(reinterpret_cast<uintptr_t>(args.scratch) % kScratchBoundary == 0);
   if (!has_kernel(prepare.head_dim) || reinterpret_cast<uintptr_t>(prepare.kv.data) % 16 != 0) {
     attention_prepare(prepare, stream);
-    attention({prepare.q, prepare.q_stride, prepare.tokens, prepare.heads, prepare.kv_heads, prepare.head_dim, args.scale,
-               args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride},
+    attention({prepare.q, prepare.q_stride, prepare.tokens, prepare.heads, prepare.kv_heads, prepare.head_dim,
+               args.scale, args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride},
               stream);
     return;
   }

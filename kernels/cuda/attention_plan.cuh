@@ -2,8 +2,8 @@
 // captured launch serves every context; the choice moves work only, never a bit of the result.
 //
 // An item is a unit of 1, 2, 4, 8 or 16 neighbouring splits (aligned: a node of the tree of kernels/ops/attention.h) of
-// one token and up to kHeads query heads of one key/value head. All splits of a unit are computed side by side by the 16
-// warps of a block: small units use many blocks, large ones need less joining at the end.
+// one token and up to kHeads query heads of one key/value head. All splits of a unit are computed side by side by the
+// 16 warps of a block: small units use many blocks, large ones need less joining at the end.
 #pragma once
 
 #include "kernels/cuda/math.cuh"

@@ -12,9 +12,10 @@ namespace ft::cuda {
 inline constexpr int kSplit = kAttentionSplit;
 inline constexpr int kRingBytes = 8192;  // of one warp
 inline constexpr int kStageRows = 4;
-inline constexpr int kRowPitch = kSplit + 4;  // floats, of a head's scores where a thread reads four positions at a time
+inline constexpr int kRowPitch =
+    kSplit + 4;  // floats, of a head's scores where a thread reads four positions at a time
 
-template <int kHeads, int kDim>
+template <int kDim>
 struct Shape {
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kChunks = kRowBytes / 16;
@@ -42,26 +43,26 @@ __device__ __forceinline__ void wait_stages() {
 __device__ __forceinline__ int swizzled(int row, int byte) { return byte ^ (row & 1) << 6; }
 
 // One warp's part of a split: its positions, and the stages of its ring: keys of these, then values.
-template <int kHeads, int kDim, int W>
+template <int kDim>
 struct RowStream {
-  using S = Shape<kHeads, kDim>;
-  static constexpr int kOwn = kSplit / W;            // positions of a warp
-  static constexpr int kCount = kOwn / kStageRows;   // stages of keys, and of values
-  static_assert(W == 1 || kCount <= S::kStages);     // values of all the team stay until its warps have read them
+  using S = Shape<kDim>;
 
   const bf16* keys = nullptr;  // position 0 of this key/value head; values follow at `values` elements
   int64_t stride = 0, values = 0;
   int begin = 0, newest = 0;  // visible: [begin, newest]
   int first = 0;              // this warp's first position
+  int count = 0;              // stages of keys, and of values
   std::byte* ring = nullptr;
 
   __device__ __forceinline__ std::byte* stage(int i) const { return ring + i % S::kStages * S::kStageBytes; }
-  __device__ __forceinline__ int stage_position(int i) const { return first + i % kCount * kStageRows; }
+  __device__ __forceinline__ int stage_position(int i) const {
+    return first + (i < count ? i : i - count) * kStageRows;
+  }
 
   // The newest position's rows are not in the cache yet when the first stages are issued: patch() brings them.
   __device__ __forceinline__ void issue(int i, int lane, bool skip_newest) const {
-    if (i < 2 * kCount) {
-      const bf16* base = keys + (i < kCount ? 0 : values);
+    if (i < 2 * count) {
+      const bf16* base = keys + (i < count ? 0 : values);
       const int position = stage_position(i);
       const uint32_t to = shared_address(stage(i));
 #pragma unroll
@@ -81,11 +82,11 @@ struct RowStream {
     for (int i = 0; i < S::kStages; ++i) issue(i, lane, true);
   }
   __device__ __forceinline__ void patch(const uint16_t (&rows)[2][kDim], int lane) const {
-    if (newest < first || newest >= first + kOwn) return;
+    if (newest < first || newest >= first + count * kStageRows) return;
     const int row = (newest - first) % kStageRows;
 #pragma unroll
     for (int value = 0; value < 2; ++value) {
-      const int i = (newest - first) / kStageRows + value * kCount;
+      const int i = (newest - first) / kStageRows + value * count;
       if (i >= S::kStages) continue;  // issued after the row was stored
       for (int byte = lane * 4; byte < S::kRowBytes; byte += kWarp * 4) {
         *reinterpret_cast<uint32_t*>(stage(i) + row * S::kRowBytes + swizzled(row, byte)) =
@@ -104,10 +105,10 @@ __device__ __forceinline__ int score_place(int head, int t) {
   return kRows ? head * kRowPitch + t : t * kHeads + head;
 }
 
-template <int kHeads, int kDim, int W, bool kRows>
-__device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& stream, const float (&queries)[kHeads + 2][kDim],
-                                           float scale, int warp_in_team, int lane_in_warp, float* scores) {
-  using S = Shape<kHeads, kDim>;
+template <int kHeads, int kDim, bool kRows>
+__device__ __forceinline__ void score_keys(const RowStream<kDim>& stream, const float (&queries)[kHeads + 2][kDim],
+                                           float scale, int lane_in_warp, float* scores) {
+  using S = Shape<kDim>;
   constexpr int kSums = 2 * kHeads;  // of two positions
   constexpr int kSumBits = __builtin_ctz(kSums);
   const int half = lane_in_warp / kLanes, lane = lane_in_warp % kLanes;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
   }
   const int own_row = half + 2 * (lane >> 3);
 #pragma unroll 1
-  for (int i = 0; i < stream.kCount; ++i) {
+  for (int i = 0; i < stream.count; ++i) {
     wait_stages<S::kStages - 1>();
     __syncwarp();
     const std::byte* stage = stream.stage(i) + 4 * lane;
@@ -160,7 +161,7 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
       }
     }
     if ((lane & ((kLanes >> kSumBits) - 1)) == 0) {
-      const int t = warp_in_team * stream.kOwn + i * kStageRows + own_row;
+      const int t = stream.first % kSplit + i * kStageRows + own_row;
       scores[score_place<kHeads, kRows>(own & (kHeads - 1), t)] = f32::mul(sums[0], scale);
     }
   }
@@ -170,7 +171,8 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
 // are the visible positions of the split. e of the others is -0, which leaves sums and products with the zeros that
 // stand for their values as they are, the sign of a zero included.
 template <int kHeads, bool kRows, int kThreadsOfHead>
-__device__ __forceinline__ void softmax_head(float* scores, int head, int j, int first, int last, float& m, float& sum) {
+__device__ __forceinline__ void softmax_head(float* scores, int head, int j, int first, int last, float& m,
+                                             float& sum) {
   constexpr int kEach = kSplit / kThreadsOfHead;
   constexpr int kClasses = kLanes / kThreadsOfHead;  // of t mod 16 in a thread
   float e[kEach];
@@ -214,7 +216,7 @@ __device__ __forceinline__ void softmax_head(float* scores, int head, int j, int
 template <int kHeads, int kDim, int W>
 struct ValueTile {
   static constexpr int kOwn = W < kHeads ? kHeads / W : 1;
-  static constexpr int kParts = W > kHeads && kDim >= 128 ? 2 : 1;  // warps that share a head
+  static constexpr int kParts = W > kHeads&& kDim >= 128 ? 2 : 1;  // warps that share a head
   static constexpr int kDims = kDim / kWarp / kParts;
   static constexpr bool kRows = kOwn == 1;  // how e stands
 
