@@ -145,9 +145,8 @@ __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work
   const int split = unit * (kWarps / W) + team;
   const bool present = split >= work.first_split && split <= work.last_split;
   RowStream<kDim> stream;
-  stream.keys = work.keys;
-  stream.stride = kv_stride(prepare.kv_heads, kDim);
-  stream.values = prepare.kv_heads * kDim;
+  stream.stride = kv_stride(prepare.kv_heads, kDim) * static_cast<int64_t>(sizeof(bf16));
+  stream.values = prepare.kv_heads * kDim * static_cast<int64_t>(sizeof(bf16));
   stream.newest = work.newest;
   stream.begin = args.decode.window > 0 && work.newest >= args.decode.window
                      ? work.newest + 1 - static_cast<int>(args.decode.window)
@@ -155,7 +154,7 @@ __device__ __forceinline__ void attend_splits(const KernelArgs& args, const Work
   stream.first = split * kSplit + in_team * kOwn;
   stream.count = kCount;
   stream.ring = shared.ring[warp];
-  if (present) stream.start(lane);
+  if (present) stream.start(work.keys, lane);
   prepare_rows(prepare, work, unit == work.last_split / (kWarps / W), shared);
   float* scores = shared.scores[team];
   if (present) {
