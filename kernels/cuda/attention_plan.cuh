@@ -36,8 +36,8 @@ struct PlanInput {
 // By one warp. A lane has tokens `lane` and `lane` + 32.
 __device__ __forceinline__ void make_plan(const PlanInput& in, int lane, Plan& plan) {
   // Nanoseconds, for choosing only: of a block for one unit, and of the last block for one more part.
-  constexpr int kUnitTime[kUnitKinds] = {1900, 2400, 4200, 7900, 15500};
-  constexpr int kPartTime = 45;
+  constexpr int kUnitTime[kUnitKinds] = {4500, 5500, 7000, 11500, 20000};
+  constexpr int kPartTime = 80;
   constexpr int kRounds = kMaxDecodeTokens / kWarp;
   int first[kRounds], last[kRounds];
 #pragma unroll
@@ -65,9 +65,10 @@ __device__ __forceinline__ void make_plan(const PlanInput& in, int lane, Plan& p
     }
     sum = __reduce_add_sync(kFullWarp, sum);
     most = __reduce_max_sync(kFullWarp, most);
-    const int64_t items = static_cast<int64_t>(sum) * in.groups;
-    if ((in.excluded >> kind & 1) != 0 || items > in.capacity) continue;
-    const int64_t time = (items + in.blocks - 1) / in.blocks * kUnitTime[kind] + int64_t{most} * kPartTime;
+    const auto items = static_cast<unsigned>(sum * in.groups);
+    if ((in.excluded >> kind & 1) != 0 || items > static_cast<unsigned>(in.capacity)) continue;
+    const unsigned rounds = (items + static_cast<unsigned>(in.blocks) - 1) / static_cast<unsigned>(in.blocks);
+    const int64_t time = int64_t{rounds} * kUnitTime[kind] + int64_t{most} * kPartTime;
     if (time < best_time) best_time = time, best = kind;
   }
   int before = 0;
