@@ -27,10 +27,11 @@ constexpr int64_t kExtraItems = 1024;
 __device__ __forceinline__ bool finishes(unsigned* counter, int units, bool& last) {
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // after the barrier: what the whole block wrote is visible before the count
+    // After the barrier: what the whole block wrote is visible before the count, and what others wrote after it.
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
     last = atomicAdd(counter, 1u) == static_cast<unsigned>(units) - 1u;
     if (last) *counter = 0;  // for the next launch
-    __threadfence();
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
   __syncthreads();
   return last;
@@ -43,7 +44,6 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
   const AttentionPrepareArgs& prepare = args.decode.prepare;
   const int groups = prepare.kv_heads * args.head_groups;
   let_next_start();
-  load_norms(prepare, shared);
   wait_for_previous();
   if (threadIdx.x < kWarp) {
     make_plan({prepare.position, prepare.sequence, static_cast<int>(prepare.tokens), args.decode.window, groups,
@@ -52,7 +52,7 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
   }
   __syncthreads();
   for (int i = static_cast<int>(blockIdx.x); i < shared.plan.items; i += static_cast<int>(gridDim.x)) {
-    const Item item = item_of(shared.plan, groups, i);
+    const Item item = item_of(shared.plan, static_cast<int>(prepare.tokens), groups, i);
     const Work work = work_of(args, shared.plan, item, kHeads);
     const int units = item.last_unit - item.first_unit + 1;
     const auto unit = [&]<int W>() {

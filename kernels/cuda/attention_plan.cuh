@@ -16,7 +16,7 @@ inline constexpr int kUnitKinds = 5;  // 1 << kind splits
 struct Plan {
   int kind = 0;   // units of 1 << kind splits
   int items = 0;  // of all tokens
-  int first_item[kMaxDecodeTokens + 1];
+  int first_item[kMaxDecodeTokens];
   int first_split[kMaxDecodeTokens], last_split[kMaxDecodeTokens];
   int newest[kMaxDecodeTokens];  // position
   int sequence[kMaxDecodeTokens];
@@ -53,39 +53,46 @@ __device__ __forceinline__ void make_plan(const PlanInput& in, int lane, Plan& p
     plan.last_split[token] = last[i] = static_cast<int>((length - 1) / kAttentionSplit);
   }
   const auto units = [&](int i, int kind) { return last[i] < 0 ? 0 : (last[i] >> kind) - (first[i] >> kind) + 1; };
+  const bool one = in.tokens == 1;  // lane 0 then knows all
   int best = kUnitKinds - 1;
-  int64_t best_time = INT64_MAX;
+  unsigned best_time = ~0u;
 #pragma unroll
   for (int kind = kUnitKinds - 1; kind >= 0; --kind) {
-    int sum = 0, most = 0;
+    int sum = units(0, kind), most = sum;
+    if (!one) {
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      sum += units(i, kind);
-      most = max(most, units(i, kind));
+      for (int i = 1; i < kRounds; ++i) {
+        sum += units(i, kind);
+        most = max(most, units(i, kind));
+      }
+      sum = __reduce_add_sync(kFullWarp, sum);
+      most = __reduce_max_sync(kFullWarp, most);
     }
-    sum = __reduce_add_sync(kFullWarp, sum);
-    most = __reduce_max_sync(kFullWarp, most);
     const auto items = static_cast<unsigned>(sum * in.groups);
     if ((in.excluded >> kind & 1) != 0 || items > static_cast<unsigned>(in.capacity)) continue;
     const unsigned rounds = (items + static_cast<unsigned>(in.blocks) - 1) / static_cast<unsigned>(in.blocks);
-    const int64_t time = int64_t{rounds} * kUnitTime[kind] + int64_t{most} * kPartTime;
+    const unsigned time = rounds * kUnitTime[kind] + static_cast<unsigned>(most) * kPartTime;
     if (time < best_time) best_time = time, best = kind;
   }
   int before = 0;
+  if (one) {
+    if (lane == 0) plan.first_item[0] = 0;
+    before = units(0, best) * in.groups;
+  } else {
 #pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const int own = units(i, best) * in.groups;
-    int sum = own;  // inclusive
+    for (int i = 0; i < kRounds; ++i) {
+      const int own = units(i, best) * in.groups;
+      int sum = own;  // inclusive
 #pragma unroll
-    for (int width = 1; width < kWarp; width *= 2) {
-      const int earlier = __shfl_up_sync(kFullWarp, sum, width);
-      if (lane >= width) sum += earlier;
+      for (int width = 1; width < kWarp; width *= 2) {
+        const int earlier = __shfl_up_sync(kFullWarp, sum, width);
+        if (lane >= width) sum += earlier;
+      }
+      plan.first_item[lane + i * kWarp] = before + sum - own;
+      before += __shfl_sync(kFullWarp, sum, kWarp - 1);
     }
-    plan.first_item[lane + i * kWarp] = before + sum - own;
-    before += __shfl_sync(kFullWarp, sum, kWarp - 1);
   }
   if (lane != 0) return;
-  plan.first_item[kMaxDecodeTokens] = before;
   plan.items = before;
   plan.kind = best;
 }
@@ -97,11 +104,13 @@ struct Item {
   int first_item;             // of the token: item = first_item + (unit - first_unit) * groups + group
 };
 
-__device__ __forceinline__ Item item_of(const Plan& plan, int groups, int item) {
-  int token = 0;  // the last one that begins at or before `item`; those without items share their successor's begin
+__device__ __forceinline__ Item item_of(const Plan& plan, int tokens, int groups, int item) {
+  int token = 0;  // the last one that begins at or before `item`; every token has items
+  if (tokens > 1) {
 #pragma unroll
-  for (int step = kMaxDecodeTokens / 2; step >= 1; step /= 2) {
-    if (plan.first_item[token + step] <= item) token += step;
+    for (int step = kMaxDecodeTokens / 2; step >= 1; step /= 2) {
+      if (token + step < tokens && plan.first_item[token + step] <= item) token += step;
+    }
   }
   const int own = item - plan.first_item[token];
   Item result;

@@ -27,8 +27,6 @@ struct DecodeShared {
   alignas(128) std::byte ring[kDecodeWarps][kRingBytes];  // then the outs of a unit's splits
   alignas(16) float scores[kDecodeWarps][kHeads * kRowPitch];
   alignas(16) float rows[kHeads + 2][kDim];  // query heads; the new position's key and value
-  float cos[kDim / 2], sin[kDim / 2];
-  float q_norm[kDim], k_norm[kDim];
   alignas(16) uint16_t new_rows[2][kDim];
   float m[kSlots][kHeads], sum[kSlots][kHeads];
   float total[kHeads];
@@ -65,54 +63,65 @@ __device__ __forceinline__ Work work_of(const DecodeLaunch& args, const Plan& pl
   return work;
 }
 
-// Weights, which no kernel of a step writes.
-template <int kHeads, int kDim>
-__device__ __forceinline__ void load_norms(const AttentionPrepareArgs& args, DecodeShared<kHeads, kDim>& shared) {
-  for (int d = static_cast<int>(threadIdx.x); d < kDim; d += kDecodeThreads) {
-    if (args.q_norm != nullptr) shared.q_norm[d] = args.q_norm[d];
-    if (args.k_norm != nullptr) shared.k_norm[d] = args.k_norm[d];
-  }
-}
-
-// Queries to shared memory, ready; with `appends` also the new position's key and value, there and to the cache. All
-// threads; ends with a barrier.
+// Queries to shared memory, ready; with `appends` also the new position's key and value, there and to the cache. A warp
+// is a row, and what it needs from memory is on its way at once. All threads; ends with a barrier.
 template <int kHeads, int kDim>
 __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, const Work& work, bool appends,
                                              DecodeShared<kHeads, kDim>& shared) {
   static_assert(kHeads + 2 <= kDecodeWarps);
+  constexpr int kEach = kDim / kWarp;  // dimensions of a lane: lane + 32 i
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;
-  const float* q = args.q + work.token * args.q_stride + work.first_head * kDim;
-  const float* k = args.k + work.token * args.kv_stride + work.kv_head * kDim;
-  const float* v = args.v + work.token * args.kv_stride + work.kv_head * kDim;
-  for (int i = thread; i < (kHeads + 2) * kDim; i += kDecodeThreads) {
-    const int row = i / kDim, d = i % kDim;
-    float x = 0.0f;
-    if (row < work.heads) x = q[i];
-    if (row == kHeads && appends) x = k[d];
-    if (row == kHeads + 1 && appends) x = v[d];
-    shared.rows[row][d] = x;
-  }
-  const auto half = static_cast<int>(args.rotary_half);
-  for (int j = thread; j < half; j += kDecodeThreads) {
-    shared.cos[j] = args.cos[work.newest * args.rotary_half + j];
-    shared.sin[j] = args.sin[work.newest * args.rotary_half + j];
-  }
-  __syncthreads();
-  const HeadRotation rotation{kDim, half, args.norm_eps, shared.cos, shared.sin};
-  if (warp < work.heads) {
-    float* row = shared.rows[warp];
-    norm_and_rotate(row, rotation, args.q_norm == nullptr ? nullptr : shared.q_norm, lane);
-    for (int d = lane; d < kDim; d += kWarp) row[d] = low_bf16(bf16_bits(row[d]));
-  } else if (appends && (warp == kHeads || warp == kHeads + 1)) {
-    const int which = warp - kHeads;  // 0: key, 1: value
-    float* row = shared.rows[warp];
-    if (which == 0) norm_and_rotate(row, rotation, args.k_norm == nullptr ? nullptr : shared.k_norm, lane);
-    const int64_t stride = kv_stride(args.kv_heads, kDim);
-    bf16* to = work.keys + work.newest * stride + which * (args.kv_heads * kDim);
-    for (int d = lane; d < kDim; d += kWarp) {
-      shared.new_rows[which][d] = to[d].bits = static_cast<uint16_t>(bf16_bits(row[d]));
+  const bool query = warp < kHeads, value = warp == kHeads + 1;
+  if (warp < work.heads || (appends && (warp == kHeads || value))) {
+    const float* from = query ? args.q + work.token * args.q_stride + (work.first_head + warp) * kDim
+                              : (value ? args.v : args.k) + work.token * args.kv_stride + work.kv_head * kDim;
+    const float* norm = query ? args.q_norm : value ? nullptr : args.k_norm;
+    const int half = value ? 0 : static_cast<int>(args.rotary_half);
+    const float* cos = args.cos + work.newest * args.rotary_half;
+    const float* sin = args.sin + work.newest * args.rotary_half;
+    float x[kEach], w[kEach] = {}, c[kEach / 2], s[kEach / 2];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = from[lane + i * kWarp];
+    if (norm != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) w[i] = norm[lane + i * kWarp];
     }
+#pragma unroll
+    for (int i = 0; i < kEach / 2; ++i) {
+      const int j = lane + i * kWarp;
+      c[i] = j < half ? cos[j] : 0.0f;
+      s[i] = j < half ? sin[j] : 0.0f;
+    }
+    if (norm != nullptr) norm_row<kEach>(x, w, args.norm_eps, lane);
+    float* row = shared.rows[warp];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) row[lane + i * kWarp] = x[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kEach / 2; ++i) {
+      const int j = lane + i * kWarp;
+      if (j >= half) break;
+      const float a = row[j], b = row[j + half];
+      row[j] = f32::fma(a, c[i], -f32::mul(b, s[i]));
+      row[j + half] = f32::fma(b, c[i], f32::mul(a, s[i]));
+    }
+    __syncwarp();
+    uint16_t* new_row = shared.new_rows[value ? 1 : 0];
+    bf16* cached = work.keys + work.newest * kv_stride(args.kv_heads, kDim) + (value ? args.kv_heads * kDim : 0);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int d = lane + i * kWarp;
+      const uint32_t bits = bf16_bits(row[d]);
+      if (query) {
+        row[d] = low_bf16(bits);
+      } else {
+        new_row[d] = cached[d].bits = static_cast<uint16_t>(bits);
+      }
+    }
+  } else if (query) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) shared.rows[warp][lane + i * kWarp] = 0.0f;
   }
   __syncthreads();
 }
