@@ -23,9 +23,8 @@ namespace {
 // Items that scratch has room for beyond the largest units: small units of short contexts.
 constexpr int64_t kExtraItems = 1024;
 
-// Whether this block's item is the last of its token's head group to be finished. All threads; two barriers.
+// Whether this block's item is the last of its token's head group to be finished. All threads, after a barrier.
 __device__ __forceinline__ bool finishes(unsigned* counter, int units, bool& last) {
-  __syncthreads();
   if (threadIdx.x == 0) {
     // After the barrier: what the whole block wrote is visible before the count, and what others wrote after it.
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -51,12 +50,15 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
               static_cast<int>(threadIdx.x), shared.plan);
   }
   __syncthreads();
+  int ready_token = -1, ready_group = -1;  // whose queries are in shared memory
   for (int i = static_cast<int>(blockIdx.x); i < shared.plan.items; i += static_cast<int>(gridDim.x)) {
     const Item item = item_of(shared.plan, static_cast<int>(prepare.tokens), groups, i);
     const Work work = work_of(args, shared.plan, item, kHeads);
     const int units = item.last_unit - item.first_unit + 1;
+    const bool ready = item.token == ready_token && item.group == ready_group;
+    ready_token = item.token, ready_group = item.group;
     const auto unit = [&]<int W>() {
-      attend_splits<kHeads, kDim, W>(args, work, item.unit, shared);
+      attend_splits<kHeads, kDim, W>(args, work, item.unit, ready, shared);
       join_splits<kHeads, kDim, W>(args, work, item.unit, i, units == 1, shared);
     };
     switch (shared.plan.kind) {

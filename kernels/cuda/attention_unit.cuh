@@ -126,9 +126,10 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
   __syncthreads();
 }
 
+// `ready`: shared.rows holds this token's queries.
 // The splits of a unit, W warps each: maxima and sums to shared.m and sum, outs to the rings. Ends with a barrier.
 template <int kHeads, int kDim, int W>
-__device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Work& work, int unit,
+__device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Work& work, int unit, bool ready,
                                               DecodeShared<kHeads, kDim>& shared) {
   using Tile = ValueTile<kHeads, kDim, W>;
   using S = Shape<kDim>;
@@ -152,7 +153,8 @@ __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Wo
   stream.count = kCount;
   stream.ring = shared.ring[warp];
   if (present) stream.start(work.keys, lane);
-  prepare_rows(prepare, work, unit == work.last_split / (kDecodeWarps / W), shared);
+  const bool appends = unit == work.last_split / (kDecodeWarps / W);
+  if (!ready || appends) prepare_rows(prepare, work, appends, shared);
   float* scores = shared.scores[team];
   if (present) {
     stream.patch(shared.new_rows, lane);
