@@ -2,6 +2,8 @@
 // units.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cuda/attention_join.cuh"
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/attention_split.cuh"
@@ -126,8 +128,25 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
   __syncthreads();
 }
 
-// `ready`: shared.rows holds this token's queries.
-// The splits of a unit, W warps each: maxima and sums to shared.m and sum, outs to the rings. Ends with a barrier.
+// Of a warp: `count` stages of positions from `first` on.
+template <int kDim>
+__device__ __forceinline__ RowStream<kDim> stream_of(const AttentionDecodeArgs& args, const Work& work, int first,
+                                                     int count, std::byte* ring) {
+  constexpr int64_t kBytes = sizeof(bf16);
+  const auto window = static_cast<int>(args.window < INT32_MAX ? args.window : INT32_MAX);
+  RowStream<kDim> stream;
+  stream.stride = kv_stride(args.prepare.kv_heads, kDim) * kBytes;
+  stream.values = args.prepare.kv_heads * kDim * kBytes;
+  stream.newest = work.newest;
+  stream.begin = window > 0 && work.newest >= window ? work.newest + 1 - window : 0;
+  stream.first = first;
+  stream.count = count;
+  stream.ring = ring;
+  return stream;
+}
+
+// The splits of a unit, W warps each: maxima and sums to shared.m and sum, outs to the rings. `ready`: shared.rows
+// holds this token's queries. Ends with a barrier.
 template <int kHeads, int kDim, int W>
 __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Work& work, int unit, bool ready,
                                               DecodeShared<kHeads, kDim>& shared) {
@@ -142,16 +161,7 @@ __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Wo
   const int team = warp / W, in_team = warp % W;
   const int split = unit * (kDecodeWarps / W) + team;
   const bool present = split >= work.first_split && split <= work.last_split;
-  RowStream<kDim> stream;
-  stream.stride = kv_stride(prepare.kv_heads, kDim) * static_cast<int64_t>(sizeof(bf16));
-  stream.values = prepare.kv_heads * kDim * static_cast<int64_t>(sizeof(bf16));
-  stream.newest = work.newest;
-  stream.begin = args.decode.window > 0 && work.newest >= args.decode.window
-                     ? work.newest + 1 - static_cast<int>(args.decode.window)
-                     : 0;
-  stream.first = split * kSplit + in_team * kOwn;
-  stream.count = kCount;
-  stream.ring = shared.ring[warp];
+  auto stream = stream_of<kDim>(args.decode, work, split * kSplit + in_team * kOwn, kCount, shared.ring[warp]);
   if (present) stream.start(work.keys, lane);
   const bool appends = unit == work.last_split / (kDecodeWarps / W);
   if (!ready || appends) prepare_rows(prepare, work, appends, shared);

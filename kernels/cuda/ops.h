@@ -132,7 +132,8 @@ struct AttentionDecodeArgs {
   int64_t window = 0;    // 0: all
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
-  std::byte* scratch = nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
+  std::byte* scratch =
+      nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
 };
 // For up to `tokens` tokens and kv.positions up to `positions`: a launch with fewer may use the same scratch.
 int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);
