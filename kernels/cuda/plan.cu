@@ -81,7 +81,7 @@ __device__ Rank rank_in_block(bool flag, State& state) {
 }
 
 __device__ ExpertItem item_of(const Lists& lists, int d, const std::byte* blob) {
-  return {blob, lists.begin[d], lists.begin[d + 1] - lists.begin[d]};
+  return {blob, nullptr, lists.begin[d], lists.begin[d + 1] - lists.begin[d]};
 }
 
 // Pairs in order of experts (a pair's place is the number of smaller words: at 64 pairs 64 reads of shared memory beat
@@ -294,7 +294,7 @@ __device__ void place_given(const PlanArgs& a, const Lists& lists, int distinct,
       continue;
     }
     std::byte* blob = a.slots + a.given.slot[i] * a.slot_bytes;
-    a.work.items[i] = d >= 0 ? item_of(lists, d, blob) : ExpertItem{blob, 0, 0};
+    a.work.items[i] = d >= 0 ? item_of(lists, d, blob) : ExpertItem{blob, nullptr, 0, 0};
     if (i < hits) continue;
     a.work.copy_source[i - hits] = a.bank + expert * a.blob_bytes;
     a.work.copy_target[i - hits] = blob;

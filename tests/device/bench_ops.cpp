@@ -93,7 +93,7 @@ struct ExpertBench {
   std::vector<cuda::ExpertItem> items_of(int tokens) const {
     std::vector<cuda::ExpertItem> result;
     for (int64_t i = 0; i < sets * kItems; ++i) {
-      result.push_back({blobs.data() + i * layout.bytes, static_cast<int32_t>(i % kItems * tokens), tokens});
+      result.push_back({blobs.data() + i * layout.bytes, nullptr, static_cast<int32_t>(i % kItems * tokens), tokens});
     }
     return result;
   }
@@ -154,47 +154,20 @@ void bench_matvec(Context& context, double copy_rate, const FormatInfo& format, 
   const DeviceArray<uint32_t> x(context, random_rows(context, tokens, cols, Activations::kNormal, random));
   const cuda::DeviceBuffer y(tokens * rows * 4);
   cuda::MatvecArgs args;
-  args.x = x.data();
+  args.input.words = x.data();
   args.tokens = tokens;
-  args.y = y.as<float>();
-  args.y_stride = rows;
+  args.output_count = 1;
   // At most 512 launches: a small matrix would make a graph of thousands.
   const int64_t launches = std::min<int64_t>(copies, 512);
   const double seconds = replay_seconds(context, [&] {
     for (int64_t i = 0; i < launches; ++i) {
-      args.w = {layout, matrices.data() + i * layout.bytes, 1.0f};
+      args.outputs[0] = {{layout, matrices.data() + i * layout.bytes, 1.0f}, nullptr, y.as<float>(), rows, false};
       cuda::matvec(args, context.stream.handle());
     }
   });
   print("matvec " + std::string(format.name) + " " + std::to_string(rows) + "x" + std::to_string(cols) + " batch " +
             std::to_string(tokens),
         seconds / static_cast<double>(launches), layout.bytes, copy_rate);
-}
-
-// One step's attention: a token against `length` positions, 32 query heads of 4 key heads of 128.
-void bench_attention(Context& context, int64_t length, double copy_rate) {
-  constexpr int kHeads = 32, kKvHeads = 4;
-  constexpr int64_t kDim = 128;
-  const int64_t stride = 2 * kKvHeads * kDim;
-  const cuda::DeviceBuffer cache(length * stride * 2), q(kHeads * kDim * 4), out(kHeads * kDim * 4);
-  cuda::fill_zero(cache.data(), cache.bytes(), context.stream.handle());
-  cuda::fill_zero(q.data(), q.bytes(), context.stream.handle());
-  const DeviceArray<int32_t> sequence(context, std::vector<int32_t>{0});
-  const DeviceArray<int64_t> position(context, std::vector<int64_t>{length - 1});
-  cuda::AttentionArgs args;
-  args.q = q.as<float>(), args.q_stride = kHeads * kDim;
-  args.tokens = 1;
-  args.heads = kHeads, args.kv_heads = kKvHeads, args.head_dim = kDim;
-  args.scale = 0.1f;
-  args.sequence = sequence.data(), args.position = position.data();
-  args.kv = {cache.as<bf16>(), length};
-  args.out = out.as<float>(), args.out_stride = kHeads * kDim;
-  constexpr int kLaunches = 20;
-  const double seconds = replay_seconds(context, [&] {
-    for (int i = 0; i < kLaunches; ++i) cuda::attention(args, context.stream.handle());
-  });
-  print("attention 32/4 heads of 128, length " + std::to_string(length) + ", warm", seconds / kLaunches, cache.bytes(),
-        copy_rate);
 }
 
 }  // namespace
@@ -208,7 +181,6 @@ void bench_ops(Context& context) {
     for (const int64_t tokens : {1, 8}) bench_matvec(context, copy_rate, bf16_format, shape[0], shape[1], tokens);
   }
   for (const FormatInfo& format : all_formats()) bench_matvec(context, copy_rate, format, 4096, 2048, 1);
-  for (const int64_t length : {64, 256, 1024, 4096}) bench_attention(context, length, copy_rate);
 }
 
 }  // namespace ft::device_test

@@ -43,12 +43,11 @@ void CudaBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
   for (const Linear& output : outputs) {
     const Rows y = rows(output.to);
     cuda::MatvecArgs args;
-    args.w = (*weights_)[output.weight];
-    args.x = packed_.as<uint32_t>();
+    args.input.words = packed_.as<uint32_t>();
     args.tokens = count_;
-    args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-    args.y = y.data;
-    args.y_stride = y.width;
+    args.outputs[0] = {(*weights_)[output.weight], output.bias.index < 0 ? nullptr : (*weights_)[output.bias], y.data,
+                       y.width, false};
+    args.output_count = 1;
     cuda::matvec(args, main_.handle());
   }
   for (const Linear& output : outputs) touch(output.to);
@@ -114,11 +113,10 @@ void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   const InputLayout in = inputs();
   const int64_t experts = parts_.family.geometry().expert.experts;
   cuda::MatvecArgs router;
-  router.w = (*weights_)[spec.router];
-  router.x = packed_.as<uint32_t>();
+  router.input.words = packed_.as<uint32_t>();
   router.tokens = count_;
-  router.y = router_logits_.as<float>();
-  router.y_stride = experts;
+  router.outputs[0] = {(*weights_)[spec.router], nullptr, router_logits_.as<float>(), experts, false};
+  router.output_count = 1;
   cuda::matvec(router, main_.handle());
   cuda::RouterArgs top;
   top.logits = router_logits_.as<float>();
@@ -180,11 +178,10 @@ void CudaBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
   cuda::rmsnorm_pack(args, main_.handle());
   packed_is_ = false;
   cuda::MatvecArgs product;
-  product.w = (*weights_)[head];
-  product.x = packed_.as<uint32_t>();
+  product.input.words = packed_.as<uint32_t>();
   product.tokens = wanted;
-  product.y = logits_.as<float>();
-  product.y_stride = vocab_;
+  product.outputs[0] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
+  product.output_count = 1;
   cuda::matvec(product, main_.handle());
   cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }

@@ -37,7 +37,8 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   auto* bounds = reinterpret_cast<int32_t*>(items + bank_.experts());
   int32_t* order = bounds + bank_.experts() + 2;
   const auto put = [&](size_t index, int expert, const std::byte* blob) {
-    items[index] = {blob, static_cast<int32_t>(pairs_.begin(expert)), static_cast<int32_t>(pairs_.of(expert).size())};
+    items[index] = {blob, nullptr, static_cast<int32_t>(pairs_.begin(expert)),
+                    static_cast<int32_t>(pairs_.of(expert).size())};
   };
   size_t count = 0;
   streamed_.clear();
