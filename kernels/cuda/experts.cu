@@ -13,8 +13,8 @@ namespace {
 constexpr int kMaxThreads = 512;
 // Units of a block at least, times kUnitsAhead: 16 is 8 warps and, for gate and up of 2048 k, one row tile.
 constexpr int64_t kBlockUnits = 16;
-// Least room for cells: what the largest of a block's row stretches may take.
-constexpr int64_t kMaxExpertCols = int64_t{32} << 10;
+// One row of activations and the cells of one tile of gate and up are at most 6.5 bytes a column: 91 KiB.
+constexpr int64_t kMaxExpertCols = int64_t{14} << 10;
 
 enum class Part { kGateUp, kDown };
 
