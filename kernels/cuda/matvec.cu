@@ -164,7 +164,7 @@ __device__ __forceinline__ void fold(const Work& work, const Step& step, int64_t
 }
 
 template <FormatId kFormat, int kTokens>
-__global__ __launch_bounds__(kThreads, kTokens == 2 ? 1 : 2) void matvec_kernel(const __grid_constant__ Work work,
+__global__ __launch_bounds__(kThreads, kTokens == 1 ? 3 : 2) void matvec_kernel(const __grid_constant__ Work work,
                                                                                 int cells_at, int partial_at) {
   constexpr int kUnits = kUnitsAhead<kFormat, kTokens>;
   extern __shared__ uint4 shared[];
