@@ -1,207 +1,166 @@
-// Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
-// memory. A warp owns one row tile of one item; blocks past the item count leave at once.
+// Experts of one layer, rows of pairs: gate and up with the activation between, and down for the callers that merge
+// later. A block owns a few row tiles of one item, a warp one of them (dot.cuh); blocks past the item count leave.
+//
+// Items come hits first, then fetches, and blocks take them from the end, so that the link starts at once and the hits
+// are computed while blocks of fetched items wait for it.
+#include <algorithm>
+
 #include "kernels/cuda/dot.cuh"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ops.h"
-#include "kernels/ops/activations.h"
+#include "kernels/cuda/expert_items.cuh"
 
 namespace ft::cuda {
 namespace {
 
-// Two warps: small blocks even out the last wave (1536 warps of eight experts of 768 rows over 132 multiprocessors).
-constexpr int kTilesPerBlock = 2;
+constexpr int kTilesPerBlock = 4;
+constexpr int kThreads = kTilesPerBlock * kWarp;
+// One row of activations is staged whole, two bytes a column: 32 KiB.
+constexpr int64_t kMaxExpertCols = int64_t{16} << 10;
 
-struct ExpertWork {
-  TileShape shape;  // of gate and up, or of down
-  int64_t up_offset = 0;
-  int64_t down_offset = 0;
-  int64_t trailer_offset = 0;
-  const ExpertItem* items = nullptr;
-  const int32_t* item_begin = nullptr;
-  const int32_t* item_end = nullptr;
-  const int32_t* pairs = nullptr;
-  int top_k = 0;
-  const uint32_t* x = nullptr;
-  int64_t x_words = 0;
-  uint32_t* activated = nullptr;
-  int64_t activated_words = 0;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-};
+enum class Part { kGateUp, kDown };
+template <Part kPart>
+inline constexpr int kMatrices = kPart == Part::kGateUp ? 2 : 1;
 
-// This warp's item and tile; false: nothing to do.
-struct Task {
-  ExpertItem item;
-  int64_t tile = 0;
-  __device__ __forceinline__ bool take(const ExpertWork& work) {
-    const int index = *work.item_begin + static_cast<int>(blockIdx.y);
-    if (index >= *work.item_end) return false;
-    tile = static_cast<int64_t>(blockIdx.x) * kTilesPerBlock + threadIdx.y;
-    if (tile >= work.shape.row_tiles) return false;
-    item = work.items[index];
-    return true;
+template <Part kPart>
+__device__ __forceinline__ void copy_part(const ExpertWork& work, const ExpertItem& item, int tile, int tiles,
+                                          const BlockThread& at) {
+  if constexpr (kPart == Part::kGateUp) {
+    copy_tiles(item, work.shape, 0, work.up_offset, tile, tiles, at);
+    copy_tiles(item, work.shape, work.up_offset, work.down_offset, tile, tiles, at);
+  } else {
+    copy_tiles(item, work.shape, work.down_offset, work.bytes, tile, tiles, at);
   }
-};
-
-__device__ __forceinline__ ExpertTrailer trailer_of(const ExpertWork& work, const std::byte* blob) {
-  const float4 trailer = *reinterpret_cast<const float4*>(blob + work.trailer_offset);
-  return {.gate_global = trailer.x, .up_global = trailer.y, .down_global = trailer.z};
 }
 
-template <FormatId kFormat, int kMost>
-__global__ __launch_bounds__(kWarp* kTilesPerBlock) void gate_up_kernel(const ExpertWork work) {
-  Task task;
-  if (!task.take(work)) return;
-  const Place place(threadIdx.x);
-  const std::byte* blob = task.item.blob;
-  const Tile tiles[2] = {tile_of(work.shape, blob, task.tile), tile_of(work.shape, blob + work.up_offset, task.tile)};
+// Two rows of one tile of gate and up: one word of the activated row.
+template <int kTokens>
+__device__ __forceinline__ void write_gate_up(const ExpertWork& work, const ExpertTrailer& trailer, int tile, int j,
+                                              int t, int32_t pair, const Sums<2, kTokens>& sums,
+                                              const BlockThread& at) {
+  const float g = f32::mul(f32::tree_sum(sums.acc[0][j][t]), trailer.gate_global);
+  const float u = f32::mul(f32::tree_sum(sums.acc[1][j][t]), trailer.up_global);
+  const uint32_t own = activation_bits(f32::mul(f32::silu(g), u));
+  const uint32_t other = __shfl_down_sync(kFullWarp, own, kLanes);
+  const int64_t row = int64_t{tile} * kRowsPerTile + 2 * j;
+  if (at.half == 0 && at.lane == 0 && row < work.shape.rows) {
+    const uint32_t odd = row + 1 < work.shape.rows ? other : 0u;
+    work.activated[pair * work.activated_words + activation_word(row)] = own | odd << 16;
+  }
+}
+
+template <int kTokens>
+__device__ __forceinline__ void write_down(const ExpertWork& work, const ExpertTrailer& trailer, int tile, int j, int t,
+                                           int32_t pair, const Sums<1, kTokens>& sums, const BlockThread& at) {
+  const float sum = f32::tree_sum(sums.acc[0][j][t]);
+  const int64_t row = int64_t{tile} * kRowsPerTile + 2 * j + at.half;
+  if (at.lane == 0 && row < work.shape.rows) {
+    work.out[pair * work.out_stride + row] = f32::mul(sum, trailer.down_global);
+  }
+}
+
+// Gate and up let the kernel after them start once they have waited: then the one before has ended, and what that one
+// wrote (the items) may be read by the one after without a wait of its own. Down does so: it copies its parts of
+// fetched items, and has its weights on their way, while the last blocks of gate and up still run.
+template <FormatId kFormat, Part kPart, int kMost>
+__global__ __launch_bounds__(kThreads, kMost == 1 ? 5 : 3) void item_kernel(const __grid_constant__ ExpertWork work) {
+  constexpr int kCount = kMatrices<kPart>, kAhead = kBlocksAhead<kFormat, kCount, kMost>;
+  extern __shared__ uint4 shared[];
+  if (kPart == Part::kGateUp) wait_for_previous();
+  let_next_start();
+  const BlockThread at;
+  const int begin = __ldcg(work.item_begin), index = __ldcg(work.item_end) - 1 - static_cast<int>(blockIdx.y);
+  if (index < begin) {
+    if (kPart == Part::kDown) wait_for_previous();
+    return;
+  }
+  const ExpertItem item = load_item(work.items + index);
+  const std::byte* blob = item.blob;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTilesPerBlock;
   const ExpertTrailer trailer = trailer_of(work, blob);
-  for_token_groups<kMost>(task.item.pair_count, [&](int64_t group, auto size) {
-    constexpr int kTokens = size;
-    int32_t pairs[kTokens];
-    const uint32_t* x[kTokens];
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      pairs[t] = work.pairs[task.item.pair_begin + group + t];
-      x[t] = work.x + pairs[t] / work.top_k * work.x_words;
-    }
-    Sums<2, kTokens> sums;
-    fold_tile<kFormat, 2, kTokens>(work.shape, tiles, 0, 1, place, x, sums);
-#pragma unroll
-    for (int j = 0; j < kRowsPerHalf; ++j) {
-      const int64_t row = task.tile * kRowsPerTile + 2 * j;  // and the odd one, in the other half of the warp
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        const float g = f32::mul(f32::tree_sum(sums.acc[0][j][t]), trailer.gate_global);
-        const float u = f32::mul(f32::tree_sum(sums.acc[1][j][t]), trailer.up_global);
-        const uint32_t own = activation_bits(f32::mul(f32::silu(g), u));
-        const uint32_t other = __shfl_down_sync(kFullWarp, own, kLanes);
-        if (place.thread == 0 && row < work.shape.rows) {
-          const uint32_t odd = row + 1 < work.shape.rows ? other : 0u;
-          work.activated[pairs[t] * work.activated_words + activation_word(row)] = own | odd << 16;
-        }
-      }
-    }
-  });
-}
-
-template <FormatId kFormat, int kMost>
-__global__ __launch_bounds__(kWarp* kTilesPerBlock) void down_kernel(const ExpertWork work) {
-  Task task;
-  if (!task.take(work)) return;
-  const Place place(threadIdx.x);
-  const std::byte* blob = task.item.blob;
-  const Tile tiles[1] = {tile_of(work.shape, blob + work.down_offset, task.tile)};
-  const float global = trailer_of(work, blob).down_global;
-  for_token_groups<kMost>(task.item.pair_count, [&](int64_t group, auto size) {
-    constexpr int kTokens = size;
-    int32_t pairs[kTokens];
-    const uint32_t* x[kTokens];
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      pairs[t] = work.pairs[task.item.pair_begin + group + t];
-      x[t] = work.activated + pairs[t] * work.activated_words;
-    }
-    Sums<1, kTokens> sums;
-    fold_tile<kFormat, 1, kTokens>(work.shape, tiles, 0, 1, place, x, sums);
-#pragma unroll
-    for (int j = 0; j < kRowsPerHalf; ++j) {
-      const int64_t row = task.tile * kRowsPerTile + place.row(j);
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        const float sum = f32::tree_sum(sums.acc[0][j][t]);
-        if (place.lane == 0 && row < work.shape.rows) {
-          work.out[pairs[t] * work.out_stride + row] = f32::mul(sum, global);
-        }
-      }
-    }
-  });
-}
-
-// residual = add(residual, merge of the pairs' rows in slot order), a thread an element.
-constexpr int kMergeThreads = 256;
-struct MergeWork {
-  ExpertMerge merge;
-  int top_k = 0;
-  int64_t cols = 0;
-  const float* rows = nullptr;
-  int64_t rows_stride = 0;
-};
-__global__ __launch_bounds__(kMergeThreads) void merge_add_kernel(const MergeWork work) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kMergeThreads + threadIdx.x;
-  if (i >= work.cols) return;
-  const int64_t token = blockIdx.y;
-  float merged = 0.0f;
-  for (int slot = 0; slot < work.top_k; ++slot) {
-    const int64_t pair = token * work.top_k + slot;
-    if (work.merge.ids[pair] < 0) break;
-    merged = f32::fma(work.merge.weights[pair], work.rows[pair * work.rows_stride + i], merged);
+  if (item.copy_to != nullptr) {
+    const int tiles = min(static_cast<int>(work.shape.row_tiles) - first_tile, kTilesPerBlock);
+    copy_part<kPart>(work, item, first_tile, tiles, at);
+    blob = copied(item);
   }
-  float* to = work.merge.residual + token * work.merge.residual_stride + i;
-  *to = f32::add(*to, merged);
+  const int tile = first_tile + at.warp;
+  const bool owns = tile < work.shape.row_tiles;
+  const int64_t offset = kPart == Part::kDown ? work.down_offset : 0;
+  Unit<kFormat> matrices[kCount] = {{work.shape, blob + offset, owns ? tile : first_tile, 0}};
+  if constexpr (kCount == 2) matrices[1] = {work.shape, blob + work.up_offset, owns ? tile : first_tile, 0};
+  BlockWords<kFormat, kCount> words[kAhead];
+  if (owns && item.pair_count > 0) load_row(words, matrices, work.shape, at);
+  if (kPart == Part::kDown) wait_for_previous();
+
+  const StagedRows<kFormat> rows{shared, work.shape.blocks * StagedRows<kFormat>::kBlockVectors};
+  for (int first = 0; first < item.pair_count; first += kMost) {
+    const int tokens = min(item.pair_count - first, kMost);
+    const int32_t* pairs = work.pairs + item.pair_begin + first;
+    if (first > 0) __syncthreads();  // the rows before are no longer read
+    const bool scaled = stage_rows(work, tokens, rows, at,
+                                   [&](int t) { return kPart == Part::kGateUp ? pairs[t] / work.top_k : pairs[t]; });
+    if (!owns) continue;
+    if (first > 0) load_row(words, matrices, work.shape, at);
+    with_tokens<kMost>(tokens, [&](auto count) {
+      constexpr int kTokens = decltype(count)::value;
+      int offsets[kTokens];
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) offsets[t] = (t < tokens ? t : 0) * rows.stride;
+      Sums<kCount, kTokens> sums;
+      fold_row(scaled, words, matrices, work.shape, at, rows, offsets, sums);
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        if (t >= tokens) break;
+#pragma unroll
+        for (int j = 0; j < kRowsPerHalf; ++j) {
+          if constexpr (kPart == Part::kGateUp) {
+            write_gate_up(work, trailer, tile, j, t, pairs[t], sums, at);
+          } else {
+            write_down(work, trailer, tile, j, t, pairs[t], sums, at);
+          }
+        }
+      }
+    });
+  }
 }
 
-ExpertWork expert_work(const ExpertArgs& args, const PackedLayout& matrix) {
+template <FormatId kFormat, Part kPart, int kMost>
+void launch_items(const ExpertWork& work, int max_items, StreamHandle stream) {
+  const int64_t bytes = kMost * staged_row_bytes<kFormat>(work.shape.blocks);
+  if constexpr (kMost > 1) {  // rows too long for eight at a time: one by one
+    if (bytes > kMaxSharedBytes) return launch_items<kFormat, kPart, 1>(work, max_items, stream);
+  }
+  const dim3 grid(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)),
+                  static_cast<unsigned>(max_items));
+  allow_shared(item_kernel<kFormat, kPart, kMost>, bytes);
+  launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kThreads), static_cast<size_t>(bytes), stream, work);
+}
+
+template <Part kPart>
+void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint32_t* x, StreamHandle stream) {
+  if (args.max_items == 0) return;
   FT_CHECK(args.max_items <= kMaxGridY);
-  return {.shape = tile_shape(matrix),
-          .up_offset = args.layout.up_offset,
-          .down_offset = args.layout.down_offset,
-          .trailer_offset = args.layout.trailer_offset,
-          .items = args.items,
-          .item_begin = args.item_begin,
-          .item_end = args.item_end,
-          .pairs = args.pairs,
-          .top_k = args.top_k,
-          .x = args.x,
-          .x_words = activation_words(args.layout.hidden),
-          .activated = args.activated,
-          .activated_words = activation_words(args.layout.intermediate),
-          .out = args.out,
-          .out_stride = args.out_stride};
-}
-
-dim3 grid_of(const ExpertWork& work, int max_items) {
-  return {static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)), static_cast<unsigned>(max_items)};
+  if (matrix.cols > kMaxExpertCols) {
+    throw Error(ErrorKind::kFailed, {.what = "an expert's product over too many values for a device's shared memory",
+                                     .value = std::to_string(matrix.cols),
+                                     .allowed = "at most " + std::to_string(kMaxExpertCols)});
+  }
+  const ExpertWork work = expert_work(args, matrix, x);
+  with_format(matrix.format, [&]<FormatId kFormat>() {
+    if (args.max_item_pairs == 1) {
+      launch_items<kFormat, kPart, 1>(work, args.max_items, stream);
+    } else {
+      launch_items<kFormat, kPart, kMaxTokensPerPass>(work, args.max_items, stream);
+    }
+  });
 }
 
 }  // namespace
 
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream) {
-  if (args.max_items == 0) return;
-  const ExpertWork work = expert_work(args, args.layout.gate);
-  const dim3 grid = grid_of(work, args.max_items);
-  with_format(args.layout.gate.format, [&]<FormatId kFormat>() {
-    if (args.max_item_pairs == 1) {
-      gate_up_kernel<kFormat, 1><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
-    } else {
-      gate_up_kernel<kFormat, kMaxTokensPerPass><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
-    }
-  });
-  require_launched("expert_gate_up");
+  launch_part<Part::kGateUp>(args, args.layout.gate, args.x, stream);
 }
 
 void expert_down(const ExpertArgs& args, StreamHandle stream) {
-  if (args.max_items == 0) return;
-  const ExpertWork work = expert_work(args, args.layout.down);
-  const dim3 grid = grid_of(work, args.max_items);
-  with_format(args.layout.down.format, [&]<FormatId kFormat>() {
-    if (args.max_item_pairs == 1) {
-      down_kernel<kFormat, 1><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
-    } else {
-      down_kernel<kFormat, kMaxTokensPerPass><<<grid, dim3(kWarp, kTilesPerBlock), 0, stream>>>(work);
-    }
-  });
-  require_launched("expert_down");
-}
-
-void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream) {
-  if (merge.tokens == 0) return;
-  FT_CHECK(merge.tokens <= kMaxGridY);
-  expert_down(args, stream);
-  const MergeWork work{merge, args.top_k, args.layout.hidden, args.out, args.out_stride};
-  const dim3 grid(static_cast<unsigned>(ceil_div(work.cols, kMergeThreads)), static_cast<unsigned>(merge.tokens));
-  merge_add_kernel<<<grid, kMergeThreads, 0, stream>>>(work);
-  require_launched("expert_down_merge");
+  launch_part<Part::kDown>(args, args.layout.down, args.activated, stream);
 }
 
 }  // namespace ft::cuda
