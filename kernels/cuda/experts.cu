@@ -118,6 +118,29 @@ __global__ __launch_bounds__(kWarp* kTilesPerBlock) void down_kernel(const Exper
   });
 }
 
+// residual = add(residual, merge of the pairs' rows in slot order), a thread an element.
+constexpr int kMergeThreads = 256;
+struct MergeWork {
+  ExpertMerge merge;
+  int top_k = 0;
+  int64_t cols = 0;
+  const float* rows = nullptr;
+  int64_t rows_stride = 0;
+};
+__global__ __launch_bounds__(kMergeThreads) void merge_add_kernel(const MergeWork work) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kMergeThreads + threadIdx.x;
+  if (i >= work.cols) return;
+  const int64_t token = blockIdx.y;
+  float merged = 0.0f;
+  for (int slot = 0; slot < work.top_k; ++slot) {
+    const int64_t pair = token * work.top_k + slot;
+    if (work.merge.ids[pair] < 0) break;
+    merged = f32::fma(work.merge.weights[pair], work.rows[pair * work.rows_stride + i], merged);
+  }
+  float* to = work.merge.residual + token * work.merge.residual_stride + i;
+  *to = f32::add(*to, merged);
+}
+
 ExpertWork expert_work(const ExpertArgs& args, const PackedLayout& matrix) {
   FT_CHECK(args.max_items <= kMaxGridY);
   return {.shape = tile_shape(matrix),
@@ -169,6 +192,16 @@ void expert_down(const ExpertArgs& args, StreamHandle stream) {
     }
   });
   require_launched("expert_down");
+}
+
+void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream) {
+  if (merge.tokens == 0) return;
+  FT_CHECK(merge.tokens <= kMaxGridY);
+  expert_down(args, stream);
+  const MergeWork work{merge, args.top_k, args.layout.hidden, args.out, args.out_stride};
+  const dim3 grid(static_cast<unsigned>(ceil_div(work.cols, kMergeThreads)), static_cast<unsigned>(merge.tokens));
+  merge_add_kernel<<<grid, kMergeThreads, 0, stream>>>(work);
+  require_launched("expert_down_merge");
 }
 
 }  // namespace ft::cuda

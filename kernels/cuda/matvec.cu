@@ -29,13 +29,15 @@ struct Product {
   const float* bias = nullptr;
   float* y = nullptr;
   int64_t y_stride = 0;
+  bool add = false;
 };
 
 __device__ __forceinline__ void write_row(const Product& args, int64_t token, int64_t row, float sum) {
   if (row >= args.shape.rows) return;
   float y = f32::mul(sum, args.global);
   if (args.bias != nullptr) y = f32::add(y, args.bias[row]);
-  args.y[token * args.y_stride + row] = y;
+  float* to = args.y + token * args.y_stride + row;
+  *to = args.add ? f32::add(*to, y) : y;
 }
 
 template <int kTokens>
@@ -140,24 +142,42 @@ void launch(const Product& args, StreamHandle stream) {
 }  // namespace
 
 void matvec(const MatvecArgs& args, StreamHandle stream) {
-  if (args.tokens == 0) return;
+  if (args.tokens == 0 || args.output_count == 0) return;
   FT_CHECK(ceil_div(args.tokens, kMaxTokensPerPass) <= kMaxGridY);
-  Product product{.shape = tile_shape(args.w.layout),
-                  .w = args.w.data,
-                  .global = args.w.global,
-                  .x = args.x,
-                  .x_words = activation_words(args.w.layout.cols),
-                  .tokens = args.tokens,
-                  .bias = args.bias,
-                  .y = args.y,
-                  .y_stride = args.y_stride};
-  with_format(args.w.layout.format, [&]<FormatId kFormat>() {
-    if (args.tokens == 1) {
-      launch<kFormat, 1>(product, stream);
+  const int64_t cols = args.outputs[0].w.layout.cols;
+  const MatvecInput& input = args.input;
+  const uint32_t* words = input.words;
+  if (input.x != nullptr) {
+    words = input.scratch;
+    if (input.norm_w != nullptr) {
+      rmsnorm_pack(
+          {input.x, input.x_stride, input.norm_w, input.norm_eps, args.tokens, cols, nullptr, 0, input.scratch},
+          stream);
     } else {
-      launch<kFormat, kMaxTokensPerPass>(product, stream);
+      pack_activations({input.x, input.x_stride, args.tokens, cols, input.scratch}, stream);
     }
-  });
+  }
+  for (int i = 0; i < args.output_count; ++i) {
+    const MatvecOutput& output = args.outputs[i];
+    FT_CHECK(output.w.layout.cols == cols);
+    Product product{.shape = tile_shape(output.w.layout),
+                    .w = output.w.data,
+                    .global = output.w.global,
+                    .x = words,
+                    .x_words = activation_words(cols),
+                    .tokens = args.tokens,
+                    .bias = output.bias,
+                    .y = output.y,
+                    .y_stride = output.y_stride,
+                    .add = output.add};
+    with_format(output.w.layout.format, [&]<FormatId kFormat>() {
+      if (args.tokens == 1) {
+        launch<kFormat, 1>(product, stream);
+      } else {
+        launch<kFormat, kMaxTokensPerPass>(product, stream);
+      }
+    });
+  }
 }
 
 }  // namespace ft::cuda

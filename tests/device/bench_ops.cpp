@@ -93,7 +93,7 @@ struct ExpertBench {
   std::vector<cuda::ExpertItem> items_of(int tokens) const {
     std::vector<cuda::ExpertItem> result;
     for (int64_t i = 0; i < sets * kItems; ++i) {
-      result.push_back({blobs.data() + i * layout.bytes, static_cast<int32_t>(i % kItems * tokens), tokens});
+      result.push_back({blobs.data() + i * layout.bytes, nullptr, static_cast<int32_t>(i % kItems * tokens), tokens});
     }
     return result;
   }
@@ -154,15 +154,14 @@ void bench_matvec(Context& context, double copy_rate, const FormatInfo& format, 
   const DeviceArray<uint32_t> x(context, random_rows(context, tokens, cols, Activations::kNormal, random));
   const cuda::DeviceBuffer y(tokens * rows * 4);
   cuda::MatvecArgs args;
-  args.x = x.data();
+  args.input.words = x.data();
   args.tokens = tokens;
-  args.y = y.as<float>();
-  args.y_stride = rows;
+  args.output_count = 1;
   // At most 512 launches: a small matrix would make a graph of thousands.
   const int64_t launches = std::min<int64_t>(copies, 512);
   const double seconds = replay_seconds(context, [&] {
     for (int64_t i = 0; i < launches; ++i) {
-      args.w = {layout, matrices.data() + i * layout.bytes, 1.0f};
+      args.outputs[0] = {{layout, matrices.data() + i * layout.bytes, 1.0f}, nullptr, y.as<float>(), rows, false};
       cuda::matvec(args, context.stream.handle());
     }
   });

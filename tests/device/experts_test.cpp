@@ -96,7 +96,7 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
   int32_t begin = 0;
   for (int64_t i = 0; i < item_count; ++i) {
     const int32_t count = counts[static_cast<size_t>(i)];
-    items[i + 1] = {device_blobs.data() + i * layout.bytes, begin, count};
+    items[i + 1] = {device_blobs.data() + i * layout.bytes, nullptr, begin, count};
     begin += count;
   }
   const DeviceArray<cuda::ExpertItem> device_items(context, items);

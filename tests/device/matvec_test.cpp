@@ -44,12 +44,10 @@ void check_matvec(Context& context, const FormatInfo& format, const Mix& mix, co
   const DeviceArray<float> device_bias(context, bias);
   DeviceArray<float> y(context, c.tokens * stride);
   cuda::MatvecArgs args;
-  args.w = {layout, device_w.data(), global};
-  args.x = device_x.data();
+  args.input.words = device_x.data();
   args.tokens = c.tokens;
-  args.bias = c.bias ? device_bias.data() : nullptr;
-  args.y = y.data();
-  args.y_stride = stride;
+  args.outputs[0] = {{layout, device_w.data(), global}, c.bias ? device_bias.data() : nullptr, y.data(), stride, false};
+  args.output_count = 1;
   cuda::matvec(args, context.stream.handle());
   const std::string what = "rows " + std::to_string(c.rows) + " cols " + std::to_string(c.cols) + " tokens " +
                            std::to_string(c.tokens) + " seed " + std::to_string(seed);

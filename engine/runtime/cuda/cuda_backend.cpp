@@ -47,7 +47,6 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
-  product_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   head_input_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   logits_ = cuda::DeviceBuffer(tokens * vocab_ * 4);
   logits_host_ = cuda::PinnedBuffer(tokens * vocab_ * 4);
