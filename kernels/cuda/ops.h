@@ -121,6 +121,23 @@ struct AttentionArgs {
 };
 void attention(const AttentionArgs& args, StreamHandle stream);
 
+// attention_prepare and attention of a decode step, with the context spread over the whole device. One launch for heads
+// of 64, 128 or 256 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the context is
+// spread follows the positions in device memory, so one captured launch serves every context.
+// REQUIRES tokens <= kMaxDecodeTokens, all of different sequences. prepare.q may be changed, and is not `out`.
+inline constexpr int kMaxDecodeTokens = 64;
+struct AttentionDecodeArgs {
+  AttentionPrepareArgs prepare;
+  float scale = 0;
+  int64_t window = 0;    // 0: all
+  float* out = nullptr;  // (tokens, out_stride)
+  int64_t out_stride = 0;
+  std::byte* scratch = nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
+};
+// For up to `tokens` tokens and kv.positions up to `positions`: a launch with fewer may use the same scratch.
+int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);
+void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream);
+
 struct PairwiseArgs {  // silu_mul: y = silu(a) * b; add: y = a + b
   const float* a = nullptr;
   const float* b = nullptr;
