@@ -98,6 +98,7 @@ class CudaBackend final : public ServeBackend {
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer attention_scratch_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};

@@ -70,6 +70,11 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   prepare.sequence = input<int32_t>(in.sequence);
   prepare.position = input<int64_t>(in.position);
   prepare.kv = kv_layer(spec.kv_layer);
+  if (decode_) {
+    cuda::attention_decode({prepare, spec.scale, spec.window, out.data, out.width, attention_scratch_.data()},
+                           main_.handle());
+    return;
+  }
   cuda::attention_prepare(prepare, main_.handle());
   cuda::AttentionArgs attend;
   attend.q = q.data;
