@@ -53,13 +53,13 @@ __device__ __forceinline__ void norm_scales(const NormPackSource& source, int64_
     const int count = cols - begin < piece ? cols - begin : piece;
     for (int t = 0; t < tokens; ++t) {
       const float* x = source.x + (first + t) * source.x_stride + begin;
-#pragma unroll 4
+#pragma unroll 1
       for (int i = thread; i < count; i += threads) stage[t * piece + i] = x[i];
     }
     __syncthreads();
     if (row < tokens) {
       const float* x = stage + row * piece;
-#pragma unroll 16
+#pragma unroll 4
       for (int i = lane; i < count; i += kRow) sum = f32::fma(x[i], x[i], sum);
     }
     __syncthreads();
@@ -79,7 +79,7 @@ __device__ __forceinline__ void norm_pack_pairs(const NormPackSource& source, in
   for (int t = 0; t < tokens; ++t) {
     const float* x = source.x + (first + t) * source.x_stride;
     const float scale = source.norm_w != nullptr ? scales[t] : 1.0f;
-#pragma unroll 4
+#pragma unroll 1
     for (int i = thread; i < pairs; i += threads) {
       put(t, i, pack_pair(2 * i, source.cols, [&](int64_t k) {
             return source.norm_w != nullptr ? f32::mul(f32::mul(x[k], scale), source.norm_w[k]) : x[k];
