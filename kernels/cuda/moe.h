@@ -49,10 +49,11 @@ struct GivenPlan {
   // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
 };
 
-// What plan() decided, in device memory. Items: fetches first, so that the link starts at once, then hits.
+// What plan() decided, in device memory. Items: hits first, then fetches; the experts' kernels take them from the
+// end, so that the link starts at once.
 struct LayerWork {
   ExpertItem* items = nullptr;     // (max_distinct)
-  int32_t* item_bounds = nullptr;  // [3]: 0, end of fetches, end of hits
+  int32_t* item_bounds = nullptr;  // [3]: 0, end of hits, end of fetches
   int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts, then of pairs; ids < 0 have none
   uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
   // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions and, where items

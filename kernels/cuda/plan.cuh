@@ -20,13 +20,12 @@ inline constexpr int kHistogramSize = sizeof(StepCounters::misses_histogram) / s
 
 __host__ __device__ constexpr int round_up_16(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// The block's lists in dynamic shared memory: d is a distinct expert's place in ascending order, m a miss's, and hit
-// number h's d is kept at the end of the misses, backwards.
+// The block's lists in dynamic shared memory: d is a distinct expert's place in ascending order, m a miss's.
 struct PlanLists {
   uint32_t* sorted;  // [pairs] words
   int32_t* slot;     // [d]
   uint16_t* begin;   // [d + 1] into sorted
-  uint16_t* miss;    // [m] -> d, and [distinct - 1 - h] -> d
+  uint16_t* miss;    // [m] -> d
   // One after the other in the same place: words as they came; the pair's expert where the CPU computes it, else -1;
   // candidates for eviction.
   uint32_t* words;            // [pairs]
@@ -180,8 +179,8 @@ __device__ inline void hand_over(const PlanArgs& a, const PlanLists& lists, int 
 __device__ inline void write_counts(const LayerWork& work, int hits, int fetches, int promotions) {
   if (threadIdx.x != 0) return;
   work.item_bounds[0] = 0;
-  work.item_bounds[1] = fetches;
-  work.item_bounds[2] = fetches + hits;
+  work.item_bounds[1] = hits;
+  work.item_bounds[2] = hits + fetches;
   work.copy_counts[0] = fetches;
   work.copy_counts[1] = promotions;
 }
@@ -235,9 +234,9 @@ __device__ inline int fill_slots(const PlanArgs& a, const PlanLists& lists, int 
     a.work.copy_source[m] = source;
     a.work.copy_target[m] = target;
     if (m >= fetches) continue;
-    a.work.items[m] = fetched_item(a, lists, d, source, target);
+    a.work.items[hits + m] = fetched_item(a, lists, d, source, target);
     if (!a.items_fetch || !may_be_under_way) continue;
-    a.work.items[m].copy_to = nullptr;
+    a.work.items[hits + m].copy_to = nullptr;
     const int copy = kept + atomicAdd(&state.refilled, 1);
     a.work.copy_source[copy] = source;
     a.work.copy_target[copy] = target;
@@ -262,8 +261,7 @@ __device__ inline void place_by_table(const PlanArgs& a, const PlanLists& lists,
     const int hit = hits + rank.below;
     if (slot >= 0) {
       table.used_at[slot] = last_use + static_cast<uint64_t>(hit + 1);
-      lists.slot[d] = slot;
-      lists.miss[distinct - 1 - hit] = static_cast<uint16_t>(d);
+      a.work.items[hit] = item_of(lists, d, a.slots + slot * a.slot_bytes);
     } else if (d < distinct) {
       lists.miss[d - hit] = static_cast<uint16_t>(d);
     }
@@ -275,10 +273,6 @@ __device__ inline void place_by_table(const PlanArgs& a, const PlanLists& lists,
   if (misses > 0 && table.slots > 0) fetches = min(a.fetch_of_misses[misses], min(misses, table.slots - hits));
   for (int m = fetches + thread; m < misses; m += kPlanThreads) give_to_host(lists, lists.miss[m], a.top_k, state);
   hand_over(a, lists, misses - fetches, state);
-  for (int h = thread; h < hits; h += kPlanThreads) {
-    const int d = lists.miss[distinct - 1 - h];
-    a.work.items[fetches + h] = item_of(lists, d, a.slots + lists.slot[d] * a.slot_bytes);
-  }
   const int wanted = fetches + max(0, min(a.max_promotions, min(misses, table.slots - hits) - fetches));
   const int kept = wanted > 0 ? fill_slots(a, lists, hits, fetches, wanted, last_use, step, state) : 0;
   const int refilled = wanted > 0 ? state.refilled : 0;
@@ -331,12 +325,12 @@ __device__ inline void place_given(const PlanArgs& a, const PlanLists& lists, in
     }
     std::byte* blob = a.slots + a.given.slot[i] * a.slot_bytes;
     if (i < hits) {
-      a.work.items[fetches + i] = item_of(lists, d, blob);
+      a.work.items[i] = item_of(lists, d, blob);
       continue;
     }
     const int copy = i - hits;
     const std::byte* source = a.bank + expert * a.blob_bytes;
-    a.work.items[copy] = fetched_item(a, lists, d, source, blob);
+    a.work.items[i] = fetched_item(a, lists, d, source, blob);
     a.work.copy_source[copy] = source;
     a.work.copy_target[copy] = blob;
   }

@@ -60,7 +60,7 @@ class Comparison {
     const auto hits = static_cast<int64_t>(want_.plan.hits.size());
     const auto fetches = static_cast<int64_t>(want_.plan.fetches.size());
     equal("item_bounds", 0, host(work.item_bounds)[0], 0);
-    equal("item_bounds", 1, host(work.item_bounds)[1], fetches);
+    equal("item_bounds", 1, host(work.item_bounds)[1], hits);
     equal("item_bounds", 2, host(work.item_bounds)[2], hits + fetches);
     std::map<int, int64_t> begin;
     int64_t place = 0;
@@ -68,12 +68,12 @@ class Comparison {
       begin[expert] = place;
       place += static_cast<int64_t>(pairs.size());
     }
-    std::vector<ExpertSlot> items = want_.plan.fetches;
-    items.insert(items.end(), want_.plan.hits.begin(), want_.plan.hits.end());
+    std::vector<ExpertSlot> items = want_.plan.hits;
+    items.insert(items.end(), want_.plan.fetches.begin(), want_.plan.fetches.end());
     for (size_t i = 0; i < items.size(); ++i) {
       const cuda::ExpertItem& item = host(work.items)[i];
       const auto pairs = want_.pairs.find(items[i].expert);
-      const bool from_bank = rig_.args.items_fetch && i < want_.plan.fetches.size();
+      const bool from_bank = rig_.args.items_fetch && i >= want_.plan.hits.size();
       const bool copies = from_bank && want_.refilled.count(items[i].slot) == 0;
       equal("item blob", i, address(item.blob),
             from_bank ? bank_address(items[i].expert) : slot_address(items[i].slot));

@@ -231,11 +231,11 @@ void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
                  link_.handle());
     fetched_.record(link_.handle());
   }
-  compute(1, 2);
+  compute(0, 1);
   if (!arms.fetches) return;
   fetched_.make_wait(main_.handle());
   cuda::gather_point(main_.handle());
-  compute(0, 1);
+  compute(1, 2);
 }
 
 void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
