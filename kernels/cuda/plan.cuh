@@ -54,6 +54,21 @@ struct PlanLists {
   __device__ int expert(int d) const { return static_cast<int>(sorted[begin[d]] >> kPairBits); }
 };
 
+// What the plan starts from. In device memory, or read ahead of it: each is a latency of the level-two cache or more.
+struct PlanInput {
+  const int32_t* ids = nullptr;             // (tokens, top_k)
+  const int32_t* slot_of_expert = nullptr;  // (experts) of this layer
+  uint64_t last_use = 0, step_number = 0, last_layer_plus_one = 0;
+
+  PlanInput() = default;
+  __device__ explicit PlanInput(const PlanArgs& a)
+      : ids(a.ids),
+        slot_of_expert(a.table.slot_of_key + static_cast<int64_t>(a.layer) * a.table.experts),
+        last_use(a.table.clock[kLastUse]),
+        step_number(a.table.clock[kStepNumber]),
+        last_layer_plus_one(a.table.clock[kLastLayerPlusOne]) {}
+};
+
 struct PlanState {  // static shared memory
   int warp_totals[kPlanWarps];
   unsigned long long host_tokens;  // bit t: token t has a pair for the CPU
@@ -97,10 +112,10 @@ __device__ inline ExpertItem fetched_item(const PlanArgs& a, const PlanLists& li
 
 // Pairs in order of experts (a pair's place is the number of smaller words: at 64 pairs 64 reads of shared memory beat
 // any sort), the distinct experts' bounds, host_ids all -1. Returns the number of distinct experts.
-__device__ inline int group_pairs(const PlanArgs& a, const PlanLists& lists, PlanState& state) {
+__device__ inline int group_pairs(const PlanArgs& a, const int32_t* ids, const PlanLists& lists, PlanState& state) {
   const int pairs = static_cast<int>(a.tokens) * a.top_k, thread = static_cast<int>(threadIdx.x);
   for (int p = thread; p < pairs; p += kPlanThreads) {
-    const int id = a.ids[p];
+    const int id = ids[p];
     lists.words[p] = id < 0 ? kNoPair : static_cast<uint32_t>(id) << kPairBits | static_cast<uint32_t>(p);
   }
   __syncthreads();
@@ -245,18 +260,18 @@ __device__ inline int fill_slots(const PlanArgs& a, const PlanLists& lists, int 
   return kept;
 }
 
-__device__ inline void place_by_table(const PlanArgs& a, const PlanLists& lists, int distinct, PlanState& state) {
+__device__ inline void place_by_table(const PlanArgs& a, const PlanInput& input, const PlanLists& lists, int distinct,
+                                      PlanState& state) {
   const SlotTableView& table = a.table;
   const int thread = static_cast<int>(threadIdx.x);
-  const uint64_t last_use = table.clock[kLastUse];
-  const bool new_step =
-      static_cast<uint64_t>(a.layer + 1) <= table.clock[kLastLayerPlusOne] || table.clock[kStepNumber] == 0;
-  const uint64_t step = table.clock[kStepNumber] + (new_step ? 1 : 0);
+  const uint64_t last_use = input.last_use;
+  const bool new_step = static_cast<uint64_t>(a.layer + 1) <= input.last_layer_plus_one || input.step_number == 0;
+  const uint64_t step = input.step_number + (new_step ? 1 : 0);
   int hits = 0;
   for (int base = 0; base < distinct; base += kPlanThreads) {
     const int d = base + thread;
     int slot = -1;
-    if (d < distinct && table.slots > 0) slot = table.slot_of_key[a.layer * table.experts + lists.expert(d)];
+    if (d < distinct && table.slots > 0) slot = input.slot_of_expert[lists.expert(d)];
     const Rank rank = rank_in_block(slot >= 0, state);
     const int hit = hits + rank.below;
     if (slot >= 0) {
@@ -341,13 +356,15 @@ __device__ inline void place_given(const PlanArgs& a, const PlanLists& lists, in
 // Checks what both launchers require; the largest number of distinct experts.
 int check_plan(const PlanArgs& args);
 
-// Plans the layer; every thread of the block calls it. `memory`: PlanLists::bytes of shared memory.
-__device__ inline void plan_in_block(const PlanArgs& a, int most_distinct, unsigned char* memory, PlanState& state) {
+// Plans the layer; every thread of the block calls it. `memory`: PlanLists::bytes of shared memory, in which nothing of
+// `input` lies.
+__device__ inline void plan_in_block(const PlanArgs& a, const PlanInput& input, int most_distinct,
+                                     unsigned char* memory, PlanState& state) {
   const PlanLists lists(memory, static_cast<int>(a.tokens) * a.top_k, most_distinct);
-  const int distinct = group_pairs(a, lists, state);
+  const int distinct = group_pairs(a, input.ids, lists, state);
   switch (a.placement) {
     case Placement::kTable:
-      place_by_table(a, lists, distinct, state);
+      place_by_table(a, input, lists, distinct, state);
       break;
     case Placement::kAllHits:
       place_all_hits(a, lists, distinct, state);
