@@ -131,6 +131,14 @@ void test_strategies(Context& context) {
         }
       }
     }
+    for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+      EngineConfig config = on_device(model, strategy, model.family->geometry().total_experts() / 2);
+      config.fetch_mechanism = FetchMechanism::kCopyEngine;
+      check_as_host(context, group, name_of(config) + " copy engine", model, config, 40, 12, expected);
+      config.fetch_mechanism = FetchMechanism::kSm;
+      config.link_slowdown = 2;
+      check_as_host(context, group, name_of(config) + " slowed link", model, config, 40, 12, expected);
+    }
     EngineConfig config = on_device(model, Strategy::kCpu, 0);
     config.promote_bytes_per_layer = 0;
     check_as_host(context, group, "cpu without slots", model, config, 40, 12, expected);

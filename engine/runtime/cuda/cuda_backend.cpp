@@ -180,6 +180,7 @@ void CudaBackend::dense_step(const StepTokens& tokens, const StepBatch&) {
 // Launches the step, or does it launch by launch, and serves the CPU's experts until it has ended.
 void CudaBackend::run(const cuda::Graph& graph) {
   next_step();
+  moe_.begin_step();
   if (graph) {
     graph.launch(main_.handle());
     wait_until_finished();
@@ -187,6 +188,7 @@ void CudaBackend::run(const cuda::Graph& graph) {
     launch_forward();
     main_.synchronize();
   }
+  moe_.end_step();
   moe_.require_answered();
 }
 
@@ -253,8 +255,10 @@ void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
   moe_.set_given(plans);
   if (!all || config_.no_wait) {  // one layer by itself: launches, in which the CPU's part is waited for by the device
     next_step();
+    moe_.begin_step();
     launch_layers(sites, plans);
     wait_until_finished();
+    moe_.end_step();
     moe_.require_answered();
     return;
   }
@@ -305,7 +309,7 @@ void CudaBackend::reset_counters() {
 void CudaBackend::describe(EngagedRecord& record) const {
   record.threads_worked = marks_.count();
   record.slots = moe_.slot_count();
-  record.mechanism = record.slots > 0 ? "sm gather" : "none";
+  record.mechanism = moe_.mechanism();
 }
 
 std::unique_ptr<ServeBackend> make_cuda_backend(const CudaBackendParts& parts) {
