@@ -136,7 +136,7 @@ struct RouteArgs {
 };
 // rmsnorm_pack, matvec and router_top_k with their bits, in three launches.
 void route(const RouteArgs& args, StreamHandle stream);
-// route and plan_layer; one launch where the router is bf16 and tokens <= 8, experts <= 1024 and k <= 16. REQUIRES
+// route and plan_layer; one launch where the router is bf16 and tokens <= 2, experts <= 1024 and k <= 16. REQUIRES
 // plan.ids == top.ids, plan.x == words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 
