@@ -1,7 +1,9 @@
-// Down with the merge: a block owns one row tile of all items, so the rows of a token's pairs meet in its shared memory
-// and are added to the residual there. For steps of a few tokens; with more, rows of pairs and a launch that merges.
+// Down with the merge: a block owns one row tile of all items, a warp walks it for one item after the other (dot.cuh),
+// so the rows of a token's pairs meet in shared memory and are added to the residual there. For steps whose activated
+// rows fit there together; with more, rows of pairs and a launch that merges.
 #include <algorithm>
 
+#include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/expert_items.cuh"
 
 namespace ft::cuda {
@@ -9,17 +11,10 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kMaxPairs = 128;  // of a step that one launch serves: top-10 of eight tokens and more
-// Items are worked on in chunks of at most so many units and rows of pairs, where shared memory allows; a chunk of one
-// token's eight experts of 768 is 24 units.
-constexpr int64_t kChunkUnits = 64;
-constexpr int64_t kChunkRows = 16;
-
 struct MergeWork {
   ExpertWork expert;
   ExpertMerge merge;
   Divider by_tile_vectors, by_tile_scale_words;  // 16 bytes of a tile's codes, 4 of its scales
-  int chunk_items = 0, chunk_rows = 0;
-  int cells_at = 0;
 };
 
 // What a block keeps of the step.
@@ -30,7 +25,6 @@ struct Lists {
   int fetched[kMaxPairs];        // items with copy_to
   int fetched_count;
   int32_t pair_of_row[kMaxPairs];
-  uint8_t item_of_row[kMaxPairs];
   int32_t ids[kMaxPairs];
   float weights[kMaxPairs];
   float y[kMaxPairs][kRowsPerTile];  // of pairs
@@ -59,7 +53,6 @@ __device__ __forceinline__ int read_lists(const MergeWork& work, Lists& lists, c
     const ExpertItem& item = lists.items[i];
     for (int t = 0; t < item.pair_count; ++t) {
       lists.pair_of_row[row + t] = __ldcg(expert.pairs + item.pair_begin + t);
-      lists.item_of_row[row + t] = static_cast<uint8_t>(i);
     }
   }
   if (at.warp == 0) {
@@ -119,73 +112,41 @@ __device__ __forceinline__ void copy_fetched(const MergeWork& work, Lists& lists
   __syncthreads();
 }
 
-// Items [begin, end) of a chunk.
-struct Chunk {
-  int begin = 0, end = 0;
-};
-__device__ __forceinline__ Chunk chunk_from(const MergeWork& work, const Lists& lists, int begin, int count) {
-  const int most = min(count, begin + work.chunk_items);
-  int end = min(begin + 1, most);
-  while (end < most && lists.row_begin[end + 1] - lists.row_begin[begin] <= work.chunk_rows) ++end;
-  return {begin, end};
-}
-
-template <FormatId kFormat, int kUnits>
-__device__ __forceinline__ void load_pass(UnitWords<kFormat> (&words)[kUnits], const MergeWork& work,
-                                          const Lists& lists, const Chunk& chunk, int base, const BlockThread& at) {
-  const ExpertWork& expert = work.expert;
-  load_units(words, base, (chunk.end - chunk.begin) * expert.shape.blocks, expert.shape, at, [&](int u) {
-    const int item = expert.by_blocks.quotient(u);
-    return Unit<kFormat>(expert.shape, lists.items[chunk.begin + item].blob + expert.down_offset,
-                         static_cast<int>(blockIdx.x), expert.by_blocks.rest(u, item));
-  });
-}
-
-// One pass of a chunk: `words` has it.
-template <FormatId kFormat, int kMost, int kUnits>
-__device__ __forceinline__ void put_pass(const UnitWords<kFormat> (&words)[kUnits], const MergeWork& work,
-                                         const Lists& lists, const Chunk& chunk, int base, bool scaled,
-                                         const StagedRows<kFormat>& rows, const Cells<kFormat, kMost>& cells,
+// This warp's rows of all items: `words` has the first blocks of the first of them.
+template <FormatId kFormat, int kMost, int kAhead>
+__device__ __forceinline__ void multiply(BlockWords<kFormat, 1> (&words)[kAhead], const MergeWork& work, Lists& lists,
+                                         int count, bool scaled, const StagedRows<kFormat>& rows,
                                          const BlockThread& at) {
   const ExpertWork& expert = work.expert;
-  const int units = (chunk.end - chunk.begin) * expert.shape.blocks;
+  for (int item = at.warp; item < count; item += at.warps) {
+    const int first = lists.row_begin[item], tokens = lists.row_begin[item + 1] - first;
+    const Unit<kFormat> tile[1] = {
+        {expert.shape, lists.items[item].blob + expert.down_offset, static_cast<int>(blockIdx.x), 0}};
+    if (item != at.warp) load_row(words, tile, expert.shape, at);
+    if (tokens == 0) continue;
+    with_tokens<kMost>(tokens, [&](auto size) {
+      constexpr int kTokens = decltype(size)::value;
+      int offsets[kTokens];
 #pragma unroll
-  for (int i = 0; i < kUnits; ++i) {
-    const int own = unit_number(at, base, i);
-    if (own - at.half >= units) continue;
-    const int item = chunk.begin + expert.by_blocks.quotient(own < units ? own : own - 1);
-    const int count = lists.row_begin[item + 1] - lists.row_begin[item];
-    const int most = max(count, __shfl_xor_sync(kFullWarp, count, kLanes));
-    with_tokens<kMost>(most, [&](auto tokens) {
-      constexpr int kTokens = decltype(tokens)::value;
-      put_products<kFormat, kMost, kTokens, kUnits>(
-          words[i], own, units, scaled, at, cells, [&](int u, int(&offset)[kTokens]) {
-            const int first = count == 0 ? 0 : lists.row_begin[item] - lists.row_begin[chunk.begin];
+      for (int t = 0; t < kTokens; ++t) offsets[t] = (first + (t < tokens ? t : 0)) * rows.stride;
+      Sums<1, kTokens> sums;
+      fold_row(scaled, words, tile, expert.shape, at, rows, offsets, sums);
 #pragma unroll
-            for (int t = 0; t < kTokens; ++t) offset[t] = (t < count ? first + t : first) * rows.stride;
-            return rows.at(u - (item - chunk.begin) * expert.shape.blocks, at.lane);
-          });
+      for (int t = 0; t < kTokens; ++t) {
+        if (t >= tokens) break;
+#pragma unroll
+        for (int j = 0; j < kRowsPerHalf; ++j) {
+          const float sum = f32::tree_sum(sums.acc[0][j][t]);
+          if (at.lane == 0) lists.y[lists.pair_of_row[first + t]][2 * j + at.half] = f32::mul(sum, lists.globals[item]);
+        }
+      }
     });
   }
 }
 
 template <FormatId kFormat, int kMost>
-__device__ __forceinline__ void fold_chunk(const MergeWork& work, Lists& lists, const Chunk& chunk,
-                                           const Cells<kFormat, kMost>& cells, const BlockThread& at) {
-  const int blocks = work.expert.shape.blocks, first_row = lists.row_begin[chunk.begin];
-  for (int i = at.warp; i < (lists.row_begin[chunk.end] - first_row) * 2; i += at.warps) {
-    const int row_of_pairs = first_row + i / 2, row = i % 2 * 2 + at.half, item = lists.item_of_row[row_of_pairs];
-    const int t = row_of_pairs - lists.row_begin[item];
-    const float acc = cells.fold((item - chunk.begin) * blocks, blocks, t, row, at.lane, 0.0f);
-    const float sum = f32::tree_sum(acc);
-    if (at.lane == 0) lists.y[lists.pair_of_row[row_of_pairs]][row] = f32::mul(sum, lists.globals[item]);
-  }
-}
-
-template <FormatId kFormat, int kMost>
 __global__ __launch_bounds__(kMaxThreads,
-                             kMost == 1 ? 4 : 2) void merge_kernel(const __grid_constant__ MergeWork work) {
-  constexpr int kUnits = kUnitsAhead<kFormat, kMost>;
+                             kMost == 1 ? 3 : 2) void merge_kernel(const __grid_constant__ MergeWork work) {
   extern __shared__ uint4 shared[];
   __shared__ uint4 list_space[ceil_div(sizeof(Lists), sizeof(uint4))];
   Lists& lists = *reinterpret_cast<Lists*>(list_space);
@@ -195,9 +156,11 @@ __global__ __launch_bounds__(kMaxThreads,
   const int tile = static_cast<int>(blockIdx.x);
   const int count = read_lists(work, lists, at);
   if (lists.fetched_count > 0) copy_fetched(work, lists, tile, at);
-  Chunk chunk = chunk_from(work, lists, 0, count);
-  UnitWords<kFormat> words[kUnits];
-  load_pass(words, work, lists, chunk, 0, at);
+  BlockWords<kFormat, 1> words[kBlocksAhead<kFormat, 1, kMost>];
+  if (at.warp < count) {
+    const Unit<kFormat> first[1] = {{expert.shape, lists.items[at.warp].blob + expert.down_offset, tile, 0}};
+    load_row(words, first, expert.shape, at);
+  }
   wait_for_previous();
 
   const auto tokens = static_cast<int>(work.merge.tokens);
@@ -208,26 +171,9 @@ __global__ __launch_bounds__(kMaxThreads,
   const float before = merges ? *residual : 0.0f;
 
   const StagedRows<kFormat> rows{shared, expert.shape.blocks * StagedRows<kFormat>::kBlockVectors};
-  const Cells<kFormat, kMost> cells{reinterpret_cast<float*>(shared) + work.cells_at};
-  while (chunk.begin < count) {
-    const int first_row = lists.row_begin[chunk.begin];
-    const bool scaled = stage_rows(expert, lists.row_begin[chunk.end] - first_row, rows, at,
-                                   [&](int i) { return lists.pair_of_row[first_row + i]; });
-    const int units = (chunk.end - chunk.begin) * expert.shape.blocks, pass = units_per_pass<kUnits>(at);
-    const Chunk next = chunk_from(work, lists, chunk.end, count);
-    for (int base = 0; base < units; base += pass) {
-      put_pass<kFormat, kMost>(words, work, lists, chunk, base, scaled, rows, cells, at);
-      if (base + pass < units) {
-        load_pass(words, work, lists, chunk, base + pass, at);
-      } else {
-        load_pass(words, work, lists, next, 0, at);
-      }
-    }
-    __syncthreads();
-    fold_chunk<kFormat, kMost>(work, lists, chunk, cells, at);
-    __syncthreads();
-    chunk = next;
-  }
+  const bool scaled = stage_rows(expert, lists.row_begin[count], rows, at, [&](int i) { return lists.pair_of_row[i]; });
+  multiply<kFormat, kMost>(words, work, lists, count, scaled, rows, at);
+  __syncthreads();
   if (!merges) return;
   float merged = 0.0f;
   for (int slot = 0; slot < expert.top_k; ++slot) {
@@ -238,29 +184,15 @@ __global__ __launch_bounds__(kMaxThreads,
   *residual = f32::add(before, merged);
 }
 
-// Whether one launch can serve the step; `work` gets its sizes.
+// False: the activated rows of all pairs do not fit a block's shared memory.
 template <FormatId kFormat, int kMost>
-bool launch_merge(MergeWork work, const ExpertArgs& args, StreamHandle stream) {
-  constexpr int kUnits = kUnitsAhead<kFormat, kMost>;
-  const int64_t blocks = work.expert.shape.blocks, row_bytes = staged_row_bytes<kFormat>(blocks);
-  int64_t items = std::clamp<int64_t>((kMost == 1 ? kChunkUnits : kChunkUnits / 4) / blocks, 1, args.max_items);
-  int64_t rows = kMost == 1 ? items : std::max<int64_t>(kMost, kChunkRows);
-  const auto bytes = [&] { return rows * row_bytes + cell_bytes<kFormat, kMost>(items * blocks); };
-  while (bytes() > kMaxSharedBytes / 2 && items > 1) {
-    --items;
-    if (kMost == 1) rows = items;
-  }
-  if (kMost > 1 && bytes() > kMaxSharedBytes / 2) rows = kMost;
-  if (bytes() + static_cast<int64_t>(sizeof(Lists)) > kMaxSharedBytes) return false;
-  work.chunk_items = static_cast<int>(items);
-  work.chunk_rows = static_cast<int>(rows);
-  work.cells_at = static_cast<int>(rows * row_bytes / 4);
-  // As many warps as make whole passes, so that blocks are small and all of them are resident at once.
-  const int64_t units = items * blocks, passes = ceil_div(units, kMaxThreads / kLanes * kUnits);
-  const int64_t warps = ceil_div(units, 2 * kUnits * passes);
-  allow_shared(merge_kernel<kFormat, kMost>, bytes());
+bool launch_merge(const MergeWork& work, const ExpertArgs& args, StreamHandle stream) {
+  const int64_t bytes = work.merge.tokens * args.top_k * staged_row_bytes<kFormat>(work.expert.shape.blocks);
+  if (bytes > kMaxSharedBytes / 2) return false;
+  const int64_t warps = std::min<int64_t>(kMaxThreads / kWarp, args.max_items);
+  allow_shared(merge_kernel<kFormat, kMost>, bytes);
   launch(merge_kernel<kFormat, kMost>, dim3(static_cast<unsigned>(work.expert.shape.row_tiles)),
-         dim3(static_cast<unsigned>(warps * kWarp)), static_cast<size_t>(bytes()), stream, work);
+         dim3(static_cast<unsigned>(warps * kWarp)), static_cast<size_t>(bytes), stream, work);
   return true;
 }
 

@@ -13,18 +13,15 @@
 namespace ft::cuda {
 namespace {
 
-// One block of 16 warps for each multiprocessor of the largest device known (H200: 132), which packs its input once and
-// has 64 KiB of weights under way, and room beside it for the next kernel's block to ask for its own. Two smaller ones
-// for several tokens, whose sums need the registers.
-constexpr int64_t kProcessors = 132;
-template <int kTokens>
-constexpr int kThreads = kTokens <= 2 ? 512 : 256;
-// Units of a round, for each half warp and unit under way: more amortise the barriers, but their sums wait in shared
-// memory, half of which they may take.
+constexpr int kThreads = 256;
+// Blocks a launch should have at least: two for each multiprocessor of the largest device known (H200: 132).
+constexpr int64_t kWantedBlocks = 264;
+// Units of a round, for each half warp and unit under way, where blocks have several rounds: more amortise the
+// barriers, but their sums wait in shared memory, half of which they may take.
 constexpr int64_t kPassesPerRound = 4;
-// Up to so many tokens every block packs the input for itself; with more a launch of its own is cheaper, since each of
-// hundreds of blocks would read and norm all rows.
-constexpr int64_t kMaxPackedHere = 2;
+// Up to so many columns of one token every block packs the input for itself. With more, hundreds of blocks that read
+// and norm the same rows cost more than a launch that does it once [measured, H200, 5120 x 2048: 4.5 against 2.2 us].
+constexpr int64_t kMaxPackedHere = 512;
 
 struct Product {
   int first_tile = 0;  // in the line of all outputs' tiles
@@ -150,8 +147,9 @@ __device__ __forceinline__ void fold(const Work& work, const Step& step, int64_t
   const Cells<kFormat, kTokens> cells{buffers.cells};
   const bool first = step.block == 0;
   const bool last = step.block + step.blocks == work.products[0].shape.blocks;
-  for (int i = at.warp; i < step.tiles * tokens * kTwos; i += at.warps) {
-    const int row = i % kTwos * 2 + at.half, t = i / kTwos % tokens, tile = i / kTwos / tokens;
+  for (int i = at.warp; i < step.tiles * kTokens * kTwos; i += at.warps) {
+    const int row = i % kTwos * 2 + at.half, t = i / kTwos % kTokens, tile = i / kTwos / kTokens;
+    if (t >= tokens) continue;
     float* partial = buffers.partial + ((tile * kTokens + t) * kRowsPerTile + row) * kLanes + at.lane;
     const float acc = cells.fold(tile * step.blocks, step.blocks, t, row, at.lane, first ? 0.0f : *partial);
     if (!last) {
@@ -166,9 +164,8 @@ __device__ __forceinline__ void fold(const Work& work, const Step& step, int64_t
 }
 
 template <FormatId kFormat, int kTokens>
-__global__ __launch_bounds__(kThreads<kTokens>,
-                             kTokens == 2 ? 1 : 2) void matvec_kernel(const __grid_constant__ Work work, int cells_at,
-                                                                      int partial_at) {
+__global__ __launch_bounds__(kThreads, kTokens == 1 ? 3 : 2) void matvec_kernel(const __grid_constant__ Work work,
+                                                                                int cells_at, int partial_at) {
   constexpr int kUnits = kUnitsAhead<kFormat, kTokens>;
   extern __shared__ uint4 shared[];
   let_next_start();
@@ -223,14 +220,13 @@ __global__ __launch_bounds__(kThreads<kTokens>,
 template <FormatId kFormat, int kTokens>
 void launch_products(Work work, StreamHandle stream) {
   constexpr int kUnits = kUnitsAhead<kFormat, kTokens>;
-  const int64_t blocks = work.products[0].shape.blocks, tiles = work.tiles;
-  const int64_t most_units = std::min<int64_t>(int64_t{kThreads<kTokens>} / kLanes * kUnits * kPassesPerRound,
-                                               kMaxSharedBytes / 2 / cell_bytes<kFormat, kTokens>(1));
+  const int64_t blocks = work.products[0].shape.blocks, tiles = work.tiles, pass = kThreads / kLanes * kUnits;
+  const bool many = tiles * blocks > 4 * kPassesPerRound * pass * kWantedBlocks;
+  const int64_t most_units =
+      std::min<int64_t>(many ? pass * kPassesPerRound : pass, kMaxSharedBytes / 2 / cell_bytes<kFormat, kTokens>(1));
   const int64_t fitting = std::clamp<int64_t>(most_units / blocks, 1, tiles);  // tiles of a round
-  const bool pairs = kTokens > 2 || ceil_div(tiles, kProcessors) > 2 * fitting;
-  const int64_t own = ceil_div(tiles, pairs ? 2 * kProcessors : kProcessors);  // tiles of a block
-  work.rounds = static_cast<int>(ceil_div(own, fitting));
-  work.tiles_per_round = static_cast<int>(ceil_div(own, work.rounds));
+  work.tiles_per_round = static_cast<int>(std::clamp<int64_t>(tiles / kWantedBlocks, 1, fitting));
+  work.rounds = static_cast<int>(std::max<int64_t>(1, tiles / work.tiles_per_round / (4 * kWantedBlocks)));
   const auto bytes = [&](int64_t chunk) {
     const bool split = chunk < blocks;
     const int64_t partial = split ? int64_t{work.tiles_per_round} * kTokens * kRowsPerTile * kLanes * 4 : 0;
@@ -245,7 +241,7 @@ void launch_products(Work work, StreamHandle stream) {
   work.chunk_blocks = static_cast<int>(chunk);
   work.by_chunk = Divider(chunk);
   const int64_t warps = std::clamp<int64_t>(ceil_div(work.tiles_per_round * chunk, 2 * kUnits),
-                                            work.words == nullptr ? 4 : 1, kThreads<kTokens> / kWarp);
+                                            work.words == nullptr ? 4 : 1, kThreads / kWarp);
   const int64_t partial_at = kTokens * staged_row_bytes<kFormat>(chunk) / 4;
   const int64_t cells_at =
       partial_at + (chunk < blocks ? int64_t{work.tiles_per_round} * kTokens * kRowsPerTile * kLanes : 0);
@@ -257,12 +253,7 @@ void launch_products(Work work, StreamHandle stream) {
                    static_cast<int>(partial_at));
 }
 
-// Shared memory bounds what a block packs for itself: half of it is left for the cells.
-bool packs_here(const MatvecArgs& args) {
-  const int64_t words = activation_words(args.outputs[0].w.layout.cols);
-  return args.tokens <= kMaxPackedHere && args.tokens * (words + 128) * 4 <= kMaxSharedBytes / 4 &&
-         args.tokens * args.outputs[0].w.layout.cols <= kNormStageFloats;
-}
+bool packs_here(const MatvecArgs& args) { return args.tokens == 1 && args.outputs[0].w.layout.cols <= kMaxPackedHere; }
 
 void launch_format(const Work& work, FormatId format, StreamHandle stream) {
   with_format(format, [&]<FormatId kFormat>() {

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/error.cuh"
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/formats/format.h"
 
@@ -64,9 +65,10 @@ inline TileShape tile_shape(const PackedLayout& layout) {
 // One block of k of one tile; its words start at codes, the scales of its tile at scales.
 template <FormatId kFormat>
 struct Unit {
-  const uint32_t* codes;
-  const std::byte* scales;
-  int block;
+  const uint32_t* codes = nullptr;
+  const std::byte* scales = nullptr;
+  int block = 0;
+  __device__ __forceinline__ Unit() {}
   __device__ __forceinline__ Unit(const TileShape& shape, const std::byte* matrix, int tile, int block_of_row)
       : codes(reinterpret_cast<const uint32_t*>(matrix + tile * shape.code_bytes_per_tile) +
               block_of_row * (Decode<kFormat>::kWords * kRowsPerTile * kLanes)),

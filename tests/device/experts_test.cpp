@@ -238,7 +238,11 @@ void test_experts(Context& context) {
     for (const Mix& mix : kMixes) {
       for (const Shape& shape : kShapes) {
         if (!takes_cols(format, shape.hidden) || !takes_cols(format, shape.intermediate)) continue;
-        for (const std::vector<int>& counts : kCounts) check_experts(context, format, mix, shape, counts, seed++);
+        for (const std::vector<int>& counts : kCounts) {
+          ++seed;
+          if (&mix != kMixes && seed % 4 != 0) continue;  // every shape with every count in the first mix alone
+          check_experts(context, format, mix, shape, counts, seed);
+        }
       }
     }
   }
