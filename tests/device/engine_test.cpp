@@ -1,4 +1,4 @@
-// device_test_engine [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
+// device_test_engine [--bench] [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
 //
 // The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
 // strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
@@ -13,6 +13,7 @@
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "tests/device/engine_bench.h"
 #include "tests/device/harness.h"
 #include "tests/runtime/model_fixture.h"
 
@@ -130,6 +131,14 @@ void test_strategies(Context& context) {
         }
       }
     }
+    for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+      EngineConfig config = on_device(model, strategy, model.family->geometry().total_experts() / 2);
+      config.fetch_mechanism = FetchMechanism::kCopyEngine;
+      check_as_host(context, group, name_of(config) + " copy engine", model, config, 40, 12, expected);
+      config.fetch_mechanism = FetchMechanism::kSm;
+      config.link_slowdown = 2;
+      check_as_host(context, group, name_of(config) + " slowed link", model, config, 40, 12, expected);
+    }
     EngineConfig config = on_device(model, Strategy::kCpu, 0);
     config.promote_bytes_per_layer = 0;
     check_as_host(context, group, "cpu without slots", model, config, 40, 12, expected);
@@ -182,6 +191,12 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       const std::span<const float> row = rows.subspan(i * vocab, vocab);
       logits[i].insert(logits[i].end(), row.begin(), row.end());
       next[i] = arg_max(row);
+      const std::span<const LargestLogit> largest = engine.largest_logits();
+      if (step > 0 && (largest.size() != prompts.size() || largest[i].id != next[i] ||
+                       largest[i].value != row[static_cast<size_t>(next[i])])) {
+        throw Error(ErrorKind::kFailed,
+                    {.what = "the device's largest logit is another one", .value = std::to_string(i)});
+      }
       runs[i].position = engine.sequence_length(runs[i].sequence);
       runs[i].ids = {&next[i], 1};
     }
@@ -334,5 +349,5 @@ int main(int argc, char** argv) {
   constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},  {"history", test_history},
                                  {"batch", test_batch},           {"chunks", test_chunks},  {"probes", test_probes},
                                  {"golden", test_golden},         {"heldout", test_heldout}};
-  return run_tests(argc, argv, kTests);
+  return run_tests(argc, argv, kTests, bench_engine);
 }

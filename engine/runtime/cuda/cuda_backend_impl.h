@@ -23,7 +23,7 @@ struct InputLayout {
     rows = sequence + tokens * 4;
     forced = rows + tokens * 4;
     choices = forced + 4;
-    bytes = choices + layers_of_choices * tokens * top_k * 4;
+    bytes = (choices + layers_of_choices * tokens * top_k * 4 + 15) / 16 * 16;  // begin_step's unit
   }
 };
 
@@ -37,6 +37,9 @@ class CudaBackend final : public ServeBackend {
   void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
                   std::span<const MoeCallSite> sites) override;
   const float* logits_rows() const override { return logits_host_.as_host<float>(); }
+  const LargestLogit* largest_logits() const override {
+    return decode_ ? largest_host_.as_host<LargestLogit>() : nullptr;
+  }
   SlotTable::Content cache_content() const override { return moe_.content(); }
   void restore_cache(const SlotTable::Content& content) override {
     moe_.restore(content);
@@ -48,13 +51,12 @@ class CudaBackend final : public ServeBackend {
   void describe(EngagedRecord& record) const override;
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
  private:
   struct Rows {
@@ -75,14 +77,13 @@ class CudaBackend final : public ServeBackend {
   }
   cuda::KvView kv_layer(int layer) const;
   int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
-  void pack(Slot slot);
-  void touch(Slot slot) {
-    if (packed_is_ && packed_slot_ == slot) packed_is_ = false;
-  }
+  cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
+  cuda::MatvecOutput output_of(const Linear& output, bool add) const;
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
   void launch_forward();
+  void launch_end(int64_t rows);
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
   // As finish_step counts: 0 is skipped when the number wraps.
@@ -101,6 +102,8 @@ class CudaBackend final : public ServeBackend {
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer attention_scratch_, end_words_;
+  cuda::PinnedBuffer largest_host_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
@@ -114,8 +117,6 @@ class CudaBackend final : public ServeBackend {
   int64_t count_ = 0;
   bool decode_ = false;
   cuda::Placement placement_ = cuda::Placement::kTable;
-  bool packed_is_ = false;  // packed_ holds packed_slot_
-  Slot packed_slot_{};
   bool slots_dirty_ = false;
   uint32_t step_number_ = 0;
 
