@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nvml.h"
 
 namespace ft::cuda {
@@ -62,6 +62,17 @@ cudaDeviceProp properties_of(int index) {
 }
 
 }  // namespace
+
+// All objects of this library are compiled for the same machines, so one kernel speaks for the others.
+bool programmatic_launch() {
+  static const bool supported = [] {
+    constexpr int kSinceVirtualArchitecture = 90;
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, loaded_kernel), "cannot read the attributes of a kernel");
+    return attributes.ptxVersion >= kSinceVirtualArchitecture;
+  }();
+  return supported;
+}
 
 void throw_cuda(cudaError_t code, std::string what, std::string action) {
   cudaGetLastError();
