@@ -96,8 +96,10 @@ struct Rows {
       for (int n = 0; n < kScoreTiles; ++n) m = fmaxf(m, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
       m = fmaxf(m, __shfl_xor_sync(kFullWarp, m, 1));
       m = fmaxf(m, __shfl_xor_sync(kFullWarp, m, 2));
-      const float zero = m == -std::numeric_limits<float>::infinity() ? 0.0f : f32::mul(m, scale);
-      const float correction = exp2_approximate(f32::fma(largest[h], scale, -zero));
+      // From the difference, so that a maximum that stays multiplies by exactly 1.
+      const float from = m == -std::numeric_limits<float>::infinity() ? 0.0f : m;
+      const float correction = exp2_approximate(f32::mul(f32::sub(largest[h], from), scale));
+      const float zero = f32::mul(from, scale);
       largest[h] = m;
       sum[h] = f32::mul(sum[h], correction);
 #pragma unroll
@@ -245,7 +247,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_kernel(const PrefillAtt
 }
 
 template <int kDim>
-void launch(const PrefillAttentionArgs& args, StreamHandle stream) {
+void launch_dim(const PrefillAttentionArgs& args, StreamHandle stream) {
   const auto kernel = attention_kernel<kDim>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<kDim>()),
         "cannot have the shared memory of prefill's attention");
@@ -261,7 +263,7 @@ void prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream) {
   FT_CHECK(prefill_attention_takes(args.head_dim) && args.tile_count <= kMaxGridY && args.scale > 0);
   FT_CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0);
   FT_CHECK(reinterpret_cast<uintptr_t>(args.kv.data) % 16 == 0);
-  return args.head_dim <= 64 ? launch<64>(args, stream) : launch<128>(args, stream);
+  return args.head_dim <= 64 ? launch_dim<64>(args, stream) : launch_dim<128>(args, stream);
 }
 
 }  // namespace ft::cuda

@@ -129,10 +129,19 @@ struct ProductTile {
     commit_copies();
   }
 
-  // Steps of 16 k, [kBegin, kEnd) of the tile's four.
+  // Steps of 16 k, [kBegin, kEnd) of the tile's four, for 16 m_count rows: without branches between the products, which
+  // the loads of the next ones have to pass.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void multiply(uint32_t activations, uint32_t weights, int m_count, Sums& sums) const {
-    if (m_count == 0) return;
+    if (m_count == kM) return multiply_rows<kBegin, kEnd, kM>(activations, weights, sums);
+    if (m_count == 1) return multiply_rows<kBegin, kEnd, 1>(activations, weights, sums);
+    if (m_count == 2) return multiply_rows<kBegin, kEnd, 2>(activations, weights, sums);
+    if (m_count == 3) return multiply_rows<kBegin, kEnd, 3>(activations, weights, sums);
+    static_assert(kM == 4);
+  }
+
+  template <int kBegin, int kEnd, int kRows>
+  __device__ __forceinline__ void multiply_rows(uint32_t activations, uint32_t weights, Sums& sums) const {
     const int swizzle = lane & 7;
     const uint32_t a_row = activations + static_cast<uint32_t>((warp_m * kWarpTokens + lane % 16) * kTileRowBytes);
     const uint32_t b_row =
@@ -141,18 +150,19 @@ struct ProductTile {
     for (int step = kBegin; step < kEnd; ++step) {
       const auto a_chunk = static_cast<uint32_t>(((2 * step + lane / 16) ^ swizzle) << 4);
       const auto b_chunk = static_cast<uint32_t>(((2 * step + lane / 8 % 2) ^ swizzle) << 4);
-      uint32_t b[kN / 2][4];
+      uint32_t a[kRows][4], b[kN / 2][4];
+#pragma unroll
+      for (int m = 0; m < kRows; ++m) {
+        load_matrices(a[m], a_row + static_cast<uint32_t>(m * 16 * kTileRowBytes) + a_chunk);
+      }
 #pragma unroll
       for (int n = 0; n < kN / 2; ++n) {
         load_matrices(b[n], b_row + static_cast<uint32_t>(n * 16 * kTileRowBytes) + b_chunk);
       }
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        if (m >= m_count) break;
-        uint32_t a[4];
-        load_matrices(a, a_row + static_cast<uint32_t>(m * 16 * kTileRowBytes) + a_chunk);
+      for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int n = 0; n < kN; ++n) multiply_add(sums[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        for (int m = 0; m < kRows; ++m) multiply_add(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       }
     }
   }

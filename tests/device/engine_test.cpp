@@ -175,7 +175,7 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
   std::vector<TokenRun> runs;
   std::vector<std::vector<float>> logits(prompts.size());
   std::vector<int32_t> next(prompts.size());
-  for (const auto& prompt : prompts) runs.push_back({engine.open_sequence(), 0, prompt, false, true});
+  for (const auto& prompt : prompts) runs.push_back({engine.open_sequence(), 0, prompt, false, true, true});
   for (int64_t step = 0; step < steps; ++step) {
     const std::span<const float> rows = engine.step(runs);
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -184,6 +184,7 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       next[i] = arg_max(row);
       runs[i].position = engine.sequence_length(runs[i].sequence);
       runs[i].ids = {&next[i], 1};
+      runs[i].prompt = false;
     }
   }
   for (const TokenRun& run : runs) engine.close_sequence(run.sequence);

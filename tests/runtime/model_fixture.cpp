@@ -117,6 +117,7 @@ Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t
     run.position = engine.sequence_length(sequence);
     run.ids = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
     run.logits_for_all = true;
+    run.prompt = true;
     const std::span<const float> logits = engine.step({&run, 1});
     result.prompt_logits.insert(result.prompt_logits.end(), logits.begin(), logits.end());
   }

@@ -51,12 +51,17 @@ void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Line
   pack(from, norm);
   for (const Linear& output : outputs) {
     const Rows y = rows(output.to);
-    product(output, y.data, y.width);
+    if (decode_) {
+      product(output, y.data, y.width);
+    } else {
+      prefill_product(output, y.data, y.width, count_, false);
+    }
   }
 }
 
 void CudaBackend::linear_add(Slot from, const Linear& output) {
   pack(from, {});
+  if (!decode_) return prefill_product(output, rows(output.to).data, rows(output.to).width, count_, true);
   product(output, product_.as<float>(), rows(output.to).width);
   add_product(output.to);
 }
@@ -84,6 +89,7 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   prepare.position = input<int64_t>(in.position);
   prepare.kv = kv_layer(spec.kv_layer);
   cuda::attention_prepare(prepare, main_.handle());
+  if (!decode_ && cuda::prefill_attention_takes(spec.head_dim)) return prefill_attend(spec);
   cuda::AttentionArgs attend;
   attend.q = q.data;
   attend.q_stride = q.width;
@@ -108,6 +114,7 @@ void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
 }
 
 void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
+  if (!decode_) return prefill_moe(spec, residual);
   pack(residual, spec.norm);
   const InputLayout in = inputs();
   const int64_t experts = parts_.family.geometry().expert.experts;
@@ -125,10 +132,8 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   top.experts = experts;
   top.k = top_k_;
   top.renormalize = spec.renormalize;
-  if (decode_) {
-    top.forced = input<int32_t>(in.forced);
-    top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-  }
+  top.forced = input<int32_t>(in.forced);
+  top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
   top.ids = ids_.as<int32_t>();
   top.weights = expert_weights_.as<float>();
   const int64_t chosen = spec.moe_layer * parts_.max_tokens * top_k_;
@@ -144,48 +149,15 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   call.out = product_.as<float>();
   call.out_stride = rows(residual).width;
   call.placement = placement_;
-  if (decode_) {
-    moe_.decode(call);
-  } else {
-    main_.synchronize();
-    int32_t* ids = chosen_.as_host<int32_t>() + chosen;
-    if (parts_.hooks.forced()) {
-      parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
-      cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
-    }
-    prefill_.layer(call, ids);
-  }
+  moe_.decode(call);
   add_product(residual);
 }
 
 void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
-  const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm.weight].size());
-  const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
-  if (wanted == 0) return;
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  if (!decode_) {
-    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, cols, head_input_.as<float>(), cols},
-                    main_.handle());
-    args.x = head_input_.as<float>();
-    args.x_stride = cols;
-  }
-  args.w = (*weights_)[norm.weight];
-  args.eps = norm.eps;
-  args.tokens = wanted;
-  args.cols = cols;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  cuda::MatvecArgs product;
-  product.w = (*weights_)[head];
-  product.x = packed_.as<uint32_t>();
-  product.tokens = wanted;
-  product.y = logits_.as<float>();
-  product.y_stride = vocab_;
-  cuda::matvec(product, main_.handle());
-  cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
+  if (!decode_) return prefill_logits(from, norm, head);
+  pack(from, norm);
+  product({head, {}, from}, logits_.as<float>(), vocab_);
+  cuda::copy_to_host(logits_host_.host(), logits_.data(), count_ * vocab_ * 4, main_.handle());
 }
 
 }  // namespace ft
