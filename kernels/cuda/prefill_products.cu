@@ -213,6 +213,9 @@ void launch_products(const ProductWork& work, FormatId format, int64_t max_token
     const auto kernel = product_kernel<kFormat, kKind>;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Product::kSharedBytes),
           "cannot have the shared memory of a prefill product");
+    // Room for two blocks, which the driver does not always leave by itself.
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+          "cannot set the shared memory of a prefill product");
     const int64_t at_once = int64_t{multiprocessors()} * Product::kBlocksPerProcessor;
     const auto blocks = static_cast<unsigned>(std::min(max_token_tiles * work.row_tiles, at_once));
     kernel<<<blocks, Product::kThreads, Product::kSharedBytes, stream>>>(work);

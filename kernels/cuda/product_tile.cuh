@@ -1,18 +1,21 @@
 // The one tensor-core tile of prefill: 128 rows of activations times 128 rows of weights, k in tiles of 64 in order.
 //
 // Activations come by cp.async into three buffers, two tiles ahead; weights by their Loader (weight_tile.cuh): copied
-// the same way, or loaded to registers one tile ahead and decoded into one of two buffers between the two halves of a
-// tile's products. A warp has 64 x 64 sums (fp8_block: 64 x 32, and as many of the 128 k at hand). Rows that are not
-// there are not computed: a row's sums are made of that row and the weights alone, in the order of k.
+// the same way, or loaded to registers one tile ahead and decoded into one of two buffers beside the products of the
+// tile before. A group of four warps has 128 x 128 sums, or 64 x 128 where it keeps two sets (fp8_block). Products are
+// wgmma on sm_90a, which read shared memory while the warps decode, and mma.sync of the same sums elsewhere. A row's
+// sums are made of that row and the weights alone, in the order of k; a half of the rows that is empty is left out.
 #pragma once
 
 #include "kernels/cuda/weight_tile.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace ft::cuda {
 
 inline constexpr int kTileTokens = 128;
 inline constexpr int kActivationBuffers = 3;
-inline constexpr int kWarpTokens = 64;
+inline constexpr int kGroupTokens = 64;
+inline constexpr int kGroupThreads = 128;
 
 struct TileRows {
   int32_t in[kTileTokens];   // row of x, or -1
@@ -25,31 +28,33 @@ struct ProductTile {
   static constexpr int kThreads = Weights::kThreads;
   static constexpr int kBlocksPerProcessor = 256 / kThreads;
   static constexpr bool kFolds = kFormat == FormatId::kFp8Block;
-  static constexpr int kWarpRows = kTileRows / (kThreads / kWarp / (kTileTokens / kWarpTokens));  // 64, or 32
-  static constexpr int kM = kWarpTokens / 16;
-  static constexpr int kN = kWarpRows / 8;
+  static constexpr int kM = kTileTokens / kGroupTokens / (kThreads / kGroupThreads);
+  static constexpr int kN = kTileRows / 8;
   static constexpr int kWeightBuffers = Weights::kCopies ? kActivationBuffers : 2;
   static constexpr int kSharedBytes =
       (kActivationBuffers + kWeightBuffers) * kTileBytes + static_cast<int>(sizeof(TileRows));
+  static_assert(kM == (kFolds ? 1 : 2));
 
   using Sums = float[kM][kN][4];
 
   // Thread's place: its sums [m][n][2 h + i] are those of token `token(m, h)` and weight row `row(n) + i`.
-  int lane, warp_m, warp_n;
+  int lane, group, warp;
   __device__ __forceinline__ ProductTile()
       : lane(static_cast<int>(threadIdx.x) % kWarp),
-        warp_m(static_cast<int>(threadIdx.x) / kWarp % 2),
-        warp_n(static_cast<int>(threadIdx.x) / kWarp / 2) {}
-  __device__ __forceinline__ int token(int m, int h) const { return warp_m * kWarpTokens + m * 16 + h * 8 + lane / 4; }
-  __device__ __forceinline__ int row(int n) const { return warp_n * kWarpRows + n * 8 + lane % 4 * 2; }
+        group(static_cast<int>(threadIdx.x) / kGroupThreads),
+        warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
+  __device__ __forceinline__ int first_token(int m) const { return (group + m) * kGroupTokens; }
+  __device__ __forceinline__ int token(int m, int h) const { return first_token(m) + warp * 16 + h * 8 + lane / 4; }
+  __device__ __forceinline__ int row(int n) const { return n * 8 + lane % 4 * 2; }
 
   // `count` rows are there. Shared memory is free for others afterwards.
   __device__ __forceinline__ void run(const WeightMatrices& weights, const uint32_t* x, int64_t x_words, int tiles,
                                       int count, const TileRows& rows, uint32_t shared, Sums& sums) {
     Weights loader(weights, static_cast<int>(threadIdx.x));
-    const int m_count = min(max((count - warp_m * kWarpTokens + 15) / 16, 0), kM);
+    const bool all = first_token(kM - 1) < count, any = first_token(0) < count;
     float part[kFolds ? kM : 1][kFolds ? kN : 1][4];
     clear(sums);
+    if constexpr (kFolds) clear(part);
     copy_tile(loader, x, x_words, 0, rows, shared);
     copy_tile(loader, x, x_words, 1, rows, shared);  // there are at least two
     if constexpr (!Weights::kCopies) {
@@ -59,24 +64,39 @@ struct ProductTile {
     }
     for (int kt = 0; kt < tiles; ++kt) {
       wait_copies<1>();
+      publish_to_products();
       __syncthreads();
+      const uint32_t a = activation_tile(shared, kt), b = weight_tile(shared, kt);
+      auto& target = pick(sums, part);
+      const bool keep = kFolds ? kt % 2 == 1 : kt > 0;
+      if constexpr (kWarpgroups) {
+        if (all) {
+          issue<kM>(a, b, keep, target);
+        } else if (any) {
+          issue<1>(a, b, keep, target);
+        }
+      }
       if (kt + 2 < tiles) {
         copy_tile(loader, x, x_words, kt + 2, rows, shared);
       } else {
         commit_copies();
       }
       float scale[2];
-      if constexpr (kFolds) {
-        if (kt % 2 == 0) clear(part);
-        if (kt % 2 == 1) load_scales(weights, kt / 2, scale);
-      }
-      auto& target = pick(sums, part);
-      multiply<0, 2>(activation_tile(shared, kt), weight_tile(shared, kt), m_count, target);
+      if (kFolds && kt % 2 == 1) load_scales(weights, kt / 2, scale);
       if constexpr (!Weights::kCopies) {
         if (kt + 1 < tiles) loader.store(weight_tile(shared, kt + 1));
         if (kt + 2 < tiles) loader.load(kt + 2);
       }
-      multiply<2, 4>(activation_tile(shared, kt), weight_tile(shared, kt), m_count, target);
+      if constexpr (kWarpgroups) {
+        wait_products();
+      } else {
+        if (kFolds && !keep) clear(part);
+        if (all) {
+          multiply<kM>(a, b, target);
+        } else if (any) {
+          multiply<1>(a, b, target);
+        }
+      }
       if constexpr (kFolds) {
         if (kt % 2 == 1) fold(part, scale, sums);
       }
@@ -129,40 +149,46 @@ struct ProductTile {
     commit_copies();
   }
 
-  // Steps of 16 k, [kBegin, kEnd) of the tile's four, for 16 m_count rows: without branches between the products, which
-  // the loads of the next ones have to pass.
-  template <int kBegin, int kEnd>
-  __device__ __forceinline__ void multiply(uint32_t activations, uint32_t weights, int m_count, Sums& sums) const {
-    if (m_count == kM) return multiply_rows<kBegin, kEnd, kM>(activations, weights, sums);
-    if (m_count == 1) return multiply_rows<kBegin, kEnd, 1>(activations, weights, sums);
-    if (m_count == 2) return multiply_rows<kBegin, kEnd, 2>(activations, weights, sums);
-    if (m_count == 3) return multiply_rows<kBegin, kEnd, 3>(activations, weights, sums);
-    static_assert(kM == 4);
-  }
-
-  template <int kBegin, int kEnd, int kRows>
-  __device__ __forceinline__ void multiply_rows(uint32_t activations, uint32_t weights, Sums& sums) const {
-    const int swizzle = lane & 7;
-    const uint32_t a_row = activations + static_cast<uint32_t>((warp_m * kWarpTokens + lane % 16) * kTileRowBytes);
-    const uint32_t b_row =
-        weights + static_cast<uint32_t>((warp_n * kWarpRows + lane % 8 + lane / 16 * 8) * kTileRowBytes);
+  // The four steps of 16 k of a tile, for kRows groups of 64 tokens; complete at wait_products.
+  template <int kRows>
+  __device__ __forceinline__ void issue(uint32_t activations, uint32_t weights, bool keep, Sums& sums) const {
+    begin_products();
 #pragma unroll
-    for (int step = kBegin; step < kEnd; ++step) {
-      const auto a_chunk = static_cast<uint32_t>(((2 * step + lane / 16) ^ swizzle) << 4);
-      const auto b_chunk = static_cast<uint32_t>(((2 * step + lane / 8 % 2) ^ swizzle) << 4);
-      uint32_t a[kRows][4], b[kN / 2][4];
+    for (int step = 0; step < kTileK / 16; ++step) {
+      const uint64_t b = matrix_descriptor(weights + static_cast<uint32_t>(step * 32));
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
-        load_matrices(a[m], a_row + static_cast<uint32_t>(m * 16 * kTileRowBytes) + a_chunk);
+        const uint32_t a = activations + static_cast<uint32_t>(first_token(m) * kTileRowBytes + step * 32);
+        multiply_group(sums[m], matrix_descriptor(a), b, keep || step > 0);
+      }
+    }
+    commit_products();
+  }
+
+  template <int kRows>
+  __device__ __forceinline__ void multiply(uint32_t activations, uint32_t weights, Sums& sums) const {
+    const int swizzle = lane & 7;
+    const uint32_t a_row =
+        activations + static_cast<uint32_t>((first_token(0) + warp * 16 + lane % 16) * kTileRowBytes);
+    const uint32_t b_row = weights + static_cast<uint32_t>((lane % 8 + lane / 16 * 8) * kTileRowBytes);
+#pragma unroll
+    for (int step = 0; step < kTileK / 16; ++step) {
+      const auto a_chunk = static_cast<uint32_t>(((2 * step + lane / 16) ^ swizzle) << 4);
+      const auto b_chunk = static_cast<uint32_t>(((2 * step + lane / 8 % 2) ^ swizzle) << 4);
+      uint32_t a[kRows][4];
+#pragma unroll
+      for (int m = 0; m < kRows; ++m) {
+        load_matrices(a[m], a_row + static_cast<uint32_t>(m * kGroupTokens * kTileRowBytes) + a_chunk);
       }
 #pragma unroll
-      for (int n = 0; n < kN / 2; ++n) {
-        load_matrices(b[n], b_row + static_cast<uint32_t>(n * 16 * kTileRowBytes) + b_chunk);
-      }
+      for (int n = 0; n < kN; n += 2) {
+        uint32_t b[4];
+        load_matrices(b, b_row + static_cast<uint32_t>(n * 8 * kTileRowBytes) + b_chunk);
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-#pragma unroll
-        for (int m = 0; m < kRows; ++m) multiply_add(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        for (int m = 0; m < kRows; ++m) {
+          multiply_add(sums[m][n], a[m], b[0], b[1]);
+          multiply_add(sums[m][n + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
