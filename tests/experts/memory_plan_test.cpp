@@ -182,7 +182,9 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan.min_slots == 4);
   c.inputs.device = Device::kCuda;
   c.inputs.device_memory_bytes = kGiB;
-  CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024);  // 1024 wide in, 4 picks out
+  // 1024 wide in, 4 picks out; 4 picks of 64 tokens in each of the layers
+  const auto layers = static_cast<int64_t>(c.geometry.moe_layers.size());
+  CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024 + layers * 64 * 4 * 4);
 }
 
 TEST_CASE("on the host device only offload stages blobs; they come out of the slots' memory") {
