@@ -72,6 +72,20 @@ struct PrefillExpertArgs {
 void prefill_gate_up(const PrefillExpertArgs& args, StreamHandle stream);
 void prefill_down(const PrefillExpertArgs& args, StreamHandle stream);
 
+// residual = add(residual, merge): merge and add of kernels/ops/rows.h, the same bits. ids < 0: no expert.
+struct PrefillMergeArgs {
+  const int32_t* ids = nullptr;    // (tokens, top_k)
+  const float* weights = nullptr;  // (tokens, top_k)
+  int64_t tokens = 0;
+  int top_k = 0;
+  const float* rows = nullptr;  // (tokens * top_k, rows_stride)
+  int64_t rows_stride = 0;
+  int64_t cols = 0;
+  float* residual = nullptr;  // (tokens, residual_stride)
+  int64_t residual_stride = 0;
+};
+void prefill_merge(const PrefillMergeArgs& args, StreamHandle stream);
+
 // Consecutive tokens of one sequence, at most kPrefillQueryRows.
 inline constexpr int kPrefillQueryRows = 128;
 struct PrefillQueries {

@@ -103,18 +103,11 @@ void bench_experts(Context& context, const FormatInfo& format, const ExpertShape
   const double seconds = median_seconds(context, [&] { lists.group(context); });
   std::printf("  lists of pairs %.1f us\n", seconds * 1e6);
   const DeviceArray<float> weights(context, HostArray<float>(pairs, 0.1f));
-  const cuda::DeviceBuffer merged(tokens * shape.hidden * 4);
-  cuda::MergeArgs merge;
-  merge.ids = lists.device_ids.data();
-  merge.weights = weights.data();
-  merge.tokens = tokens;
-  merge.top_k = shape.top_k;
-  merge.rows = out.as<float>();
-  merge.rows_stride = shape.hidden;
-  merge.cols = shape.hidden;
-  merge.out = merged.as<float>();
-  merge.out_stride = shape.hidden;
-  std::printf("  merge %.1f us\n", median_seconds(context, [&] { cuda::merge(merge, stream); }) * 1e6);
+  const cuda::DeviceBuffer residual(tokens * shape.hidden * 4);
+  const cuda::PrefillMergeArgs merge{
+      lists.device_ids.data(), weights.data(), tokens, shape.top_k, out.as<float>(), shape.hidden, shape.hidden,
+      residual.as<float>(),    shape.hidden};
+  std::printf("  merge %.1f us\n", median_seconds(context, [&] { cuda::prefill_merge(merge, stream); }) * 1e6);
 }
 
 void bench_linear(Context& context, const FormatInfo& format, int64_t rows, int64_t cols, int64_t tokens) {

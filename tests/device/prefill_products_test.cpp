@@ -304,6 +304,36 @@ void check_experts(Context& context, const FormatInfo& format, const ExpertCase&
   }
 }
 
+// Against merge and add of a decode step, which are tested against the CPU's, bit for bit.
+void check_merge(Context& context, int64_t tokens, int top_k, int64_t cols, int64_t stride) {
+  Random random(static_cast<uint64_t>(tokens * 100 + top_k));
+  const HostArray<float> rows = random_floats(random, test::Values::kSpecial, tokens * top_k * stride);
+  const HostArray<float> weights = random_floats(random, test::Values::kNormal, tokens * top_k);
+  HostArray<float> residual = random_floats(random, test::Values::kNormal, tokens * stride);
+  HostArray<int32_t> ids(tokens * top_k, 1);
+  for (int64_t t = 0; t < tokens; t += 3) ids[t * top_k + top_k - 1] = -1;
+  const DeviceArray<float> device_rows(context, rows), device_weights(context, weights), y(context, residual);
+  const DeviceArray<int32_t> device_ids(context, ids);
+  cuda::PrefillMergeArgs args{
+      device_ids.data(), device_weights.data(), tokens, top_k, device_rows.data(), stride, cols, y.data(), stride};
+  cuda::prefill_merge(args, context.stream.handle());
+  const DeviceArray<float> merged(context, HostArray<float>(tokens * stride)), expected(context, residual);
+  cuda::MergeArgs merge;
+  merge.ids = device_ids.data();
+  merge.weights = device_weights.data();
+  merge.tokens = tokens;
+  merge.top_k = top_k;
+  merge.rows = device_rows.data();
+  merge.rows_stride = stride;
+  merge.cols = cols;
+  merge.out = merged.data();
+  merge.out_stride = stride;
+  cuda::merge(merge, context.stream.handle());
+  cuda::add({expected.data(), merged.data(), expected.data(), stride, stride, stride, tokens, cols},
+            context.stream.handle());
+  check_same(context, "prefill merge", std::to_string(cols) + " cols", y, expected.read());
+}
+
 void check_lists(Context& context, int64_t tokens, int experts, int top_k) {
   Random random(static_cast<uint64_t>(tokens + experts));
   HostArray<int32_t> ids(tokens * top_k);
@@ -338,6 +368,9 @@ void check_lists(Context& context, int64_t tokens, int experts, int top_k) {
 }  // namespace
 
 void test_prefill_lists(Context& context) {
+  check_merge(context, 37, 8, 512, 512);
+  check_merge(context, 5, 10, 301, 303);
+  check_merge(context, 9, 3, 64, 66);
   check_lists(context, 1, 4, 2);
   check_lists(context, 300, 5, 3);
   check_lists(context, 1000, 128, 8);

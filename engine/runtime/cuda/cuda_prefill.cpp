@@ -150,7 +150,7 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
                  std::min(begin + experts, own.streamed.size()));
   }
 
-  cuda::MergeArgs merge;
+  cuda::PrefillMergeArgs merge;
   merge.ids = call.ids;
   merge.weights = call.weights;
   merge.tokens = call.tokens;
@@ -158,9 +158,9 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   merge.rows = moe_.outputs();
   merge.rows_stride = args.out_stride;
   merge.cols = args.out_stride;
-  merge.out = call.out;
-  merge.out_stride = call.out_stride;
-  cuda::merge(merge, main_.handle());
+  merge.residual = call.out;
+  merge.residual_stride = call.out_stride;
+  cuda::prefill_merge(merge, main_.handle());
 }
 
 void CudaPrefill::compute(cuda::PrefillExpertArgs args, size_t begin, size_t end) {

@@ -62,10 +62,9 @@ void CudaBackend::prefill_moe(const MoeSpec& spec, Slot residual) {
   call.x = packed_.as<uint32_t>();
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
-  call.out = product_.as<float>();
+  call.out = rows(residual).data;
   call.out_stride = rows(residual).width;
   prefill_.layer(call, prefill_.needs_ids() ? on_host : nullptr);
-  add_product(residual);
 }
 
 void CudaBackend::prefill_logits(Slot from, const Norm& norm, MatrixId head) {
