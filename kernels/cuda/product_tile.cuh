@@ -197,7 +197,7 @@ struct ProductTile {
   static __device__ __forceinline__ void load_scales(const WeightMatrices& weights, int k_block, float (&scale)[2]) {
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
-      const Tile tile = tile_of(weights.shape, weights.matrix[m], weights.first_tile);
+      const PackedTile tile(weights.shape, weights.matrix[m], weights.first_tile);
       scale[m] = __ldg(reinterpret_cast<const float*>(tile.scales) + k_block);
     }
   }

@@ -1,6 +1,7 @@
 // Row operations: kernels/ops/rows.h and the packing of kernels/ops/activations.h.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 
@@ -8,8 +9,6 @@ namespace ft::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// A norm's sums are taken from shared memory, a piece of the row at a time: 16 KiB.
-constexpr int kPiece = 4096;
 
 // A grid over `cols` elements of `tokens` rows, a thread an element.
 dim3 elements_grid(int64_t cols, int64_t tokens) {
@@ -19,6 +18,8 @@ dim3 elements_grid(int64_t cols, int64_t tokens) {
 __device__ __forceinline__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 __global__ void embed_kernel(const EmbedArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.width) return;
   const int64_t token = blockIdx.y;
@@ -26,15 +27,9 @@ __global__ void embed_kernel(const EmbedArgs args) {
   args.out[token * args.out_stride + i] = low_bf16(value.bits);
 }
 
-// The words of one row: those past cols are zero. value(k) is element k.
-template <class Value>
-__device__ __forceinline__ uint32_t pack_pair(int64_t k, int64_t cols, Value&& value) {
-  const uint32_t even = k < cols ? activation_bits(value(k)) : 0u;
-  const uint32_t odd = k + 1 < cols ? activation_bits(value(k + 1)) : 0u;
-  return even | odd << 16;
-}
-
 __global__ void pack_kernel(const PackArgs args, int64_t words) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= words) return;
   const int64_t token = blockIdx.y;
@@ -42,36 +37,17 @@ __global__ void pack_kernel(const PackArgs args, int64_t words) {
   args.words[token * words + activation_word(2 * i)] = pack_pair(2 * i, args.cols, [&](int64_t k) { return x[k]; });
 }
 
-// The canonical sum of squares of a row: lane i mod 16 in increasing i. The first half warp of the block adds, from
-// shared memory that all threads fill; its lane 0 gets the sum.
-__device__ float sum_of_squares(const float* x, int64_t cols, float* piece) {
-  float lane_sum = 0.0f;
-  for (int64_t begin = 0; begin < cols; begin += kPiece) {
-    const int count = cols - begin < kPiece ? static_cast<int>(cols - begin) : kPiece;
-    for (int i = threadIdx.x; i < count; i += kThreads) piece[i] = x[begin + i];
-    __syncthreads();
-    if (threadIdx.x < kLanes) {
-#pragma unroll 16
-      for (int i = threadIdx.x; i < count; i += kLanes) lane_sum = f32::fma(piece[i], piece[i], lane_sum);
-    }
-    __syncthreads();
-  }
-  return threadIdx.x < kWarp ? f32::tree_sum(lane_sum) : 0.0f;
-}
-
 // A block is a row. A thread handles pairs of elements in both passes' last step, so y may be x.
 __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
-  __shared__ float piece[kPiece];
+  let_next_start();
+  wait_for_previous();
+  __shared__ float stage[kNormStageFloats];
   __shared__ float scale;
   const int64_t token = blockIdx.x;
-  const float* x = args.x + token * args.x_stride;
-  const float sum = sum_of_squares(x, args.cols, piece);
-  if (threadIdx.x == 0) {
-    const float mean = f32::div(sum, static_cast<float>(args.cols));
-    scale = f32::div(1.0f, f32::sqrt(f32::add(mean, args.eps)));
-  }
-  __syncthreads();
+  const NormPackSource source{args.x, args.x_stride, args.cols, args.w, args.eps};
+  norm_scales(source, token, 1, static_cast<int>(threadIdx.x), kThreads, stage, &scale);
   const float r = scale;
+  const float* x = args.x + token * args.x_stride;
   float* y = args.y == nullptr ? nullptr : args.y + token * args.y_stride;
   for (int64_t i = threadIdx.x; i < words; i += kThreads) {
     const uint32_t pair = pack_pair(2 * i, args.cols, [&](int64_t k) {
@@ -84,6 +60,8 @@ __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPac
 }
 
 __global__ void silu_mul_kernel(const PairwiseArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -92,6 +70,8 @@ __global__ void silu_mul_kernel(const PairwiseArgs args) {
 }
 
 __global__ void add_kernel(const PairwiseArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -99,6 +79,8 @@ __global__ void add_kernel(const PairwiseArgs args) {
 }
 
 __global__ void take_rows_kernel(const TakeRowsArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t row = blockIdx.y;
@@ -106,6 +88,8 @@ __global__ void take_rows_kernel(const TakeRowsArgs args) {
 }
 
 __global__ void merge_kernel(const MergeArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -125,46 +109,39 @@ __global__ void merge_kernel(const MergeArgs args) {
 
 void embed(const EmbedArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.width == 0) return;
-  embed_kernel<<<elements_grid(args.width, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("embed");
+  launch(embed_kernel, elements_grid(args.width, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void pack_activations(const PackArgs& args, StreamHandle stream) {
   const int64_t words = activation_words(args.cols);
   if (args.tokens == 0 || words == 0) return;
-  pack_kernel<<<elements_grid(words, args.tokens), kThreads, 0, stream>>>(args, words);
-  require_launched("pack_activations");
+  launch(pack_kernel, elements_grid(words, args.tokens), dim3(kThreads), 0, stream, args, words);
 }
 
 void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   const auto blocks = static_cast<unsigned>(args.tokens);
-  rmsnorm_pack_kernel<<<blocks, kThreads, 0, stream>>>(args, activation_words(args.cols));
-  require_launched("rmsnorm_pack");
+  launch(rmsnorm_pack_kernel, dim3(blocks), dim3(kThreads), 0, stream, args, activation_words(args.cols));
 }
 
 void silu_mul(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  silu_mul_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("silu_mul");
+  launch(silu_mul_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void add(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  add_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("add");
+  launch(add_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
   if (args.count == 0 || args.cols == 0) return;
-  take_rows_kernel<<<elements_grid(args.cols, args.count), kThreads, 0, stream>>>(args);
-  require_launched("take_rows");
+  launch(take_rows_kernel, elements_grid(args.cols, args.count), dim3(kThreads), 0, stream, args);
 }
 
 void merge(const MergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  merge_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("merge");
+  launch(merge_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 }  // namespace ft::cuda

@@ -14,8 +14,8 @@
 #pragma once
 
 #include "kernels/cuda/decode.cuh"
-#include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/products.cuh"
 
 namespace ft::cuda {
 
@@ -24,6 +24,15 @@ inline constexpr int kTileK = 64;
 inline constexpr int kTileRowBytes = kTileK * 2;
 inline constexpr int kTileBytes = kTileRows * kTileRowBytes;
 inline constexpr int kRowTiles = kTileRows / kRowsPerTile;
+
+// A tile of four rows in its matrix.
+struct PackedTile {
+  const uint32_t* codes = nullptr;
+  const std::byte* scales = nullptr;
+  __device__ __forceinline__ PackedTile(const TileShape& shape, const std::byte* matrix, int64_t tile)
+      : codes(reinterpret_cast<const uint32_t*>(matrix + tile * shape.code_bytes_per_tile)),
+        scales(matrix + shape.scales_offset + tile * shape.scale_bytes_per_tile) {}
+};
 
 struct WeightMatrices {
   const std::byte* matrix[2] = {};
@@ -52,11 +61,11 @@ __device__ __forceinline__ uint32_t chunk_address(uint32_t tile, int row, int ch
 }
 
 template <int kMatrices>
-__device__ __forceinline__ Tile packed_tile(const WeightMatrices& weights, int tile, bool& present) {
+__device__ __forceinline__ PackedTile packed_tile(const WeightMatrices& weights, int tile, bool& present) {
   const std::byte* matrix = kMatrices == 2 && tile >= kRowTiles / 2 ? weights.matrix[1] : weights.matrix[0];
   const int64_t index = weights.first_tile + (kMatrices == 2 ? tile % (kRowTiles / 2) : tile);
   present = index < weights.shape.row_tiles;
-  return tile_of(weights.shape, matrix, present ? index : 0);
+  return {weights.shape, matrix, present ? index : 0};
 }
 template <int kMatrices>
 __device__ __forceinline__ int shared_row(int tile, int row_in_tile) {
@@ -171,7 +180,7 @@ struct Loader<FormatId::kNvfp4, kMatrices> {
   __device__ __forceinline__ Loader(const WeightMatrices& weights, int thread)
       : shape_(weights.shape), aligned_(weights.aligned), quad_(thread % 2), rows_(thread / 2 % 2) {
     const int tile = thread / 4;
-    const Tile packed = packed_tile<kMatrices>(weights, tile, present_);
+    const PackedTile packed = packed_tile<kMatrices>(weights, tile, present_);
     codes_ = packed.codes;
     scales_ = reinterpret_cast<const uint32_t*>(packed.scales);
     shared_row_ = shared_row<kMatrices>(tile, 2 * rows_);
@@ -233,7 +242,7 @@ struct Loader<FormatId::kMxfp4, kMatrices> {
   __device__ __forceinline__ Loader(const WeightMatrices& weights, int thread)
       : shape_(weights.shape), aligned_(weights.aligned), row_(thread % kRowsPerTile) {
     const int tile = thread / kRowsPerTile;
-    const Tile packed = packed_tile<kMatrices>(weights, tile, present_);
+    const PackedTile packed = packed_tile<kMatrices>(weights, tile, present_);
     codes_ = packed.codes;
     scales_ = reinterpret_cast<const uint32_t*>(packed.scales);
     shared_row_ = shared_row<kMatrices>(tile, row_);
@@ -256,7 +265,7 @@ struct Loader<FormatId::kMxfp4, kMatrices> {
     uint32_t scales[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint32_t code = word_of(scale_, j) >> (8 * scale_byte_of_row(row_)) & 0xffu;
+      const uint32_t code = word_of(scale_, j) >> (8 * (row_ / 2 + row_ % 2 * 2)) & 0xffu;
       scales[j] = (code == 0xffu ? 0x7fffu : code << 7) * 0x10001u;
     }
 #pragma unroll

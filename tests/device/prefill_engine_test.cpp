@@ -171,7 +171,7 @@ void test_choices(Context& context) {
   LoadedModel model = model_at(models().at(0));
   const ModelGeometry& geometry = model.family->geometry();
   const auto trace = std::make_shared<const RoutingTrace>(synthetic_routing(
-      "mixed", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts, geometry.expert.top_k, 400, 1));
+      "q38-mixed", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts, geometry.expert.top_k, 400, 1));
   std::optional<Continuation> expected;
   for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kHybrid}) {
     for (const int chunk : {256, 64, 3}) {
@@ -232,7 +232,7 @@ void bench_folder(const std::string& path) {
     config.prefill_chunk = default_prefill_chunk(geometry, model.weights->formats, config, memory);
     Engine engine(model, config, memory);
     engine.set_routing(std::make_shared<const RoutingTrace>(
-        synthetic_routing("diverse", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts,
+        synthetic_routing("q38-diverse", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts,
                           geometry.expert.top_k, 4096, 1)));
     std::printf("  %-9s chunk %d:", strategy_name(strategy).data(), config.prefill_chunk);
     for (const int64_t tokens : {4096, 2048, 1024, 512, 128, 16, 1}) {

@@ -158,8 +158,8 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   merge.rows = moe_.outputs();
   merge.rows_stride = args.out_stride;
   merge.cols = args.out_stride;
-  merge.residual = call.out;
-  merge.residual_stride = call.out_stride;
+  merge.residual = call.residual;
+  merge.residual_stride = call.residual_stride;
   cuda::prefill_merge(merge, main_.handle());
 }
 

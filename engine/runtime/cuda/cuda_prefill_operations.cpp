@@ -3,7 +3,25 @@
 
 namespace ft {
 
-// Of the rows in packed_, (rows, cols of the matrix).
+// Rows as packed bf16 in packed_, normed if `norm` has a weight.
+void CudaBackend::prefill_pack(const float* x, int64_t width, int64_t tokens, const Norm& norm) {
+  auto* words = packed_.as<uint32_t>();
+  if (norm.weight.index < 0) {
+    cuda::pack_activations({x, width, tokens, width, words}, main_.handle());
+    return;
+  }
+  cuda::RmsnormPackArgs args;
+  args.x = x;
+  args.x_stride = width;
+  args.w = (*weights_)[norm.weight];
+  args.eps = norm.eps;
+  args.tokens = tokens;
+  args.cols = width;
+  args.words = words;
+  cuda::rmsnorm_pack(args, main_.handle());
+}
+
+// Of the rows in packed_.
 void CudaBackend::prefill_product(const Linear& output, float* y, int64_t y_stride, int64_t tokens, bool add) {
   cuda::PrefillLinearArgs args;
   args.w = (*weights_)[output.weight];
@@ -14,6 +32,18 @@ void CudaBackend::prefill_product(const Linear& output, float* y, int64_t y_stri
   args.y_stride = y_stride;
   args.add = add;
   cuda::prefill_linear(args, main_.handle());
+}
+
+void CudaBackend::prefill_linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  prefill_pack(rows(from).data, rows(from).width, count_, norm);
+  for (const Linear& output : outputs) {
+    prefill_product(output, rows(output.to).data, rows(output.to).width, count_, false);
+  }
+}
+
+void CudaBackend::prefill_linear_add(Slot from, const Linear& output) {
+  prefill_pack(rows(from).data, rows(from).width, count_, {});
+  prefill_product(output, rows(output.to).data, rows(output.to).width, count_, true);
 }
 
 void CudaBackend::prefill_attend(const AttentionSpec& spec) {
@@ -35,7 +65,8 @@ void CudaBackend::prefill_attend(const AttentionSpec& spec) {
 }
 
 void CudaBackend::prefill_moe(const MoeSpec& spec, Slot residual) {
-  pack(residual, spec.norm);
+  const Rows x = rows(residual);
+  prefill_pack(x.data, x.width, count_, spec.norm);
   const int64_t experts = parts_.family.geometry().expert.experts;
   prefill_product({spec.router, {}, residual}, router_logits_.as<float>(), experts, count_, false);
   cuda::RouterArgs top;
@@ -62,27 +93,18 @@ void CudaBackend::prefill_moe(const MoeSpec& spec, Slot residual) {
   call.x = packed_.as<uint32_t>();
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
-  call.out = rows(residual).data;
-  call.out_stride = rows(residual).width;
+  call.residual = x.data;
+  call.residual_stride = x.width;
   prefill_.layer(call, prefill_.needs_ids() ? on_host : nullptr);
 }
 
 void CudaBackend::prefill_logits(Slot from, const Norm& norm, MatrixId head) {
   const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm.weight].size());
   const auto wanted = static_cast<int64_t>(tokens_->logits_tokens.size());
   if (wanted == 0) return;
-  cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, cols, head_input_.as<float>(), cols},
-                  main_.handle());
-  cuda::RmsnormPackArgs args;
-  args.x = head_input_.as<float>();
-  args.x_stride = cols;
-  args.w = (*weights_)[norm.weight];
-  args.eps = norm.eps;
-  args.tokens = wanted;
-  args.cols = cols;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
+  auto* taken = head_input_.as<float>();
+  cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, x.width, taken, x.width}, main_.handle());
+  prefill_pack(taken, x.width, wanted, norm);
   prefill_product({head, {}, from}, logits_.as<float>(), vocab_, wanted, false);
   cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }
