@@ -217,6 +217,7 @@ void bench_folder(const std::string& path) {
   const double bytes = static_cast<double>(model.weights->formats.expert_bytes_total);
   std::printf("%s: %.1f GB of experts, loaded in %.1f s; one pass at 55 GB/s %.0f ms\n", path.c_str(), bytes * 1e-9,
               now_seconds() - start, bytes / 55e9 * 1e3);
+  std::fflush(stdout);
   const MemoryInputs memory{Device::kCuda, int64_t{120} << 30, int64_t{400} << 30};
   for (const Strategy strategy : {Strategy::kOffload, Strategy::kResident}) {
     EngineConfig config;
