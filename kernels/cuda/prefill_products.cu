@@ -206,11 +206,12 @@ int multiprocessors() {
 }
 
 template <Kind kKind>
-void launch_products(const ProductWork& work, FormatId format, int64_t max_token_tiles, const char* name,
+void launch_products(ProductWork work, FormatId format, int64_t max_token_tiles, const char* name,
                      StreamHandle stream) {
   with_format(format, [&]<FormatId kFormat>() {
     using Product = ProductOf<kFormat, kKind>;
     const auto kernel = product_kernel<kFormat, kKind>;
+    if (Product::Weights::kWholeBlocks) work.k_tiles = work.shape.blocks * 4;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Product::kSharedBytes),
           "cannot have the shared memory of a prefill product");
     // Room for two blocks, which the driver does not always leave by itself.

@@ -137,7 +137,8 @@ struct ProductTile {
   static __device__ __forceinline__ void copy_tile(const Weights& loader, const uint32_t* x, int64_t x_words, int kt,
                                                    const TileRows& rows, uint32_t shared) {
     const int chunk = static_cast<int>(threadIdx.x) % 8;
-    const uint32_t* from = x + KTile(kt).activation_words(chunk);
+    const uint32_t* from =
+        x + (Weights::kWholeBlocks ? kt * (kTileK / 2) + chunk * 4 : KTile(kt).activation_words(chunk));
     const uint32_t target = activation_tile(shared, kt);
 #pragma unroll
     for (int i = 0; i < kTileTokens * 8 / kThreads; ++i) {
