@@ -45,8 +45,9 @@ struct WeightSource {
 // the CPU from the bank. Size is max distinct experts of a layer + 1; [0] is 0. offload: [m] = m; cpu: all 0.
 using SplitTable = std::vector<int>;
 
-inline constexpr int kMaxBatch = 64;          // sequences decoded together
-inline constexpr int kMaxPrefillChunk = 512;  // tokens of one prefill step
+inline constexpr int kMaxBatch = 64;           // sequences decoded together
+inline constexpr int kMaxPrefillChunk = 8192;  // tokens of one prefill step
+inline constexpr int kMaxLogitsRows = 256;     // of a prefill step; a decode step has one for each sequence
 inline constexpr int kMaxThreads = 1024;
 inline constexpr int kMaxExperts = 4096;  // experts of a layer; kMaxTopK of them per token: kernels/ops/rows.h
 inline constexpr int kMaxLayers = 1024;
@@ -72,5 +73,11 @@ struct EngineConfig {
   std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
+
+// Rows of logits that one step can give.
+constexpr int64_t max_logits_rows(const EngineConfig& config) {
+  const int prompt_rows = config.prefill_chunk < kMaxLogitsRows ? config.prefill_chunk : kMaxLogitsRows;
+  return config.max_batch > prompt_rows ? config.max_batch : prompt_rows;
+}
 
 }  // namespace ft

@@ -69,6 +69,7 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
   while (base.max_context > least_context && !leaves_room_for_slots(geometry, formats, base, memory)) {
     base.max_context = std::max(least_context, base.max_context / 2);
   }
+  base.prefill_chunk = default_prefill_chunk(geometry, formats, base, memory);
   return base;
 }
 

@@ -85,6 +85,12 @@ int64_t device_table_bytes(const ModelGeometry& geometry, const EngineConfig& co
   return plus(times(kPerExpert, geometry.total_experts()), times(layers, plus(times(kPerPick, picks), kPerLayer)));
 }
 
+// Two halves of a group each.
+int64_t prefill_staging_bytes(const ModelGeometry& geometry, const ModelFormats& formats) {
+  return times(
+      2, times(prefill_group_experts(geometry.expert.experts, formats.expert_bytes_max), formats.expert_bytes_max));
+}
+
 // Everything but the slots, and how much of each kind of memory is there.
 struct FixedPools {
   int64_t dense = 0, kv = 0, activations = 0, logits = 0, banks = 0, staging = 0;
@@ -104,7 +110,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   pools.dense = formats.dense_bytes;
   pools.kv = kv_cache_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
-  pools.logits = times(times(step_tokens(config), geometry.vocab), sizeof(float));
+  pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));
   pools.banks = formats.expert_bytes_total;
   pools.one_memory = inputs.device == Device::kHost;
   if (pools.one_memory) {
@@ -115,7 +121,10 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     const int64_t in = times(activation_words(geometry.expert.hidden), sizeof(uint32_t));
     const int64_t out = times(times(geometry.expert.top_k, geometry.expert.hidden), sizeof(float));
     pools.staging = times(config.max_batch, plus(in, out));
-    pools.prefill_staging = times(kDeviceStagingExperts, formats.expert_bytes_max);
+    // The choices of every layer of a prompt, where they are forced or read back.
+    const int64_t picks = times(step_tokens(config), times(geometry.expert.top_k, sizeof(int32_t)));
+    pools.staging = plus(pools.staging, times(picks, static_cast<int64_t>(geometry.moe_layers.size())));
+    pools.prefill_staging = prefill_staging_bytes(geometry, formats);
     pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
@@ -260,11 +269,26 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   row += activation_words(std::max(4 * geometry.hidden, widest));       // packed input of a product
   // Per pick: the packed gate x up product and the output row that waits for the merge in slot order.
   row += geometry.expert.top_k * (activation_words(geometry.expert.intermediate) + geometry.expert.hidden);
+  row += 2 * int64_t{geometry.expert.top_k};  // picks in order of experts, and tiles over them
   const int64_t per_step = times(times(tokens, row), sizeof(float));
   // Tables of cos and sin per position, and per thread one row of attention scores and one accumulator.
   const int64_t tables = times(times(config.max_context, geometry.head_dim), sizeof(float));
   const int64_t scratch = times(times(config.threads, plus(config.max_context, 2 * geometry.head_dim)), sizeof(float));
   return plus(per_step, plus(tables, scratch));
+}
+
+int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                          const MemoryInputs& inputs) {
+  if (config.device == Device::kHost) return config.prefill_chunk;
+  constexpr int kLeast = 64;
+  EngineConfig trial = config;
+  for (trial.prefill_chunk = kDefaultPrefillChunk; trial.prefill_chunk > kLeast; trial.prefill_chunk /= 2) {
+    if (trial.prefill_chunk / 2 >= config.max_context) continue;
+    const FixedPools pools = fixed_pools(geometry, formats, trial, inputs);
+    const int64_t left = pools.device_memory - plus(pools.dense, pools.kv);
+    if (plus(pools.activations, pools.logits) <= left / kPrefillShare) break;
+  }
+  return trial.prefill_chunk;
 }
 
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,

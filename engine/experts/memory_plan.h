@@ -58,8 +58,24 @@ struct SlotBounds {
 SlotBounds slot_bounds(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                        const MemoryInputs& inputs);
 
-// Experts that a GPU's prefill streams through at a time: one half is computed from while the other is filled.
-inline constexpr int kDeviceStagingExperts = 8;
+// A GPU's prefill streams experts through two halves of staging memory: one is computed from while the other is filled.
+// 64 MiB are 1.2 ms of a 55 GB/s link, far more than what a group's launches cost, and enough experts of 2.7 MB to fill
+// the multiprocessors. At least kMinStagedExperts, at most a layer's.
+inline constexpr int64_t kPrefillGroupBytes = int64_t{64} << 20;
+inline constexpr int64_t kMinStagedExperts = 4;
+constexpr int64_t prefill_group_experts(int64_t experts, int64_t expert_bytes) {
+  const int64_t fit = kPrefillGroupBytes / expert_bytes;
+  const int64_t group = fit > kMinStagedExperts ? fit : kMinStagedExperts;
+  return group < experts ? group : experts;
+}
+// The prefill chunk to serve with where nobody asked for one: on the host the config's own; on a GPU the most tokens,
+// 64 to kDefaultPrefillChunk by powers of two and not beyond the context, whose buffers (activations, logits) take at
+// most a kPrefillShare-th of what dense weights and KV cache leave: every chunk brings all experts over the link once,
+// and what the buffers take is taken from slots.
+inline constexpr int kDefaultPrefillChunk = 4096;
+inline constexpr int64_t kPrefillShare = 12;
+int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                          const MemoryInputs& inputs);
 inline constexpr int kStagingBuffers = 2;  // one blob is computed from while the other is filled
 
 // Upper bound for the buffers of one step, which a backend may not exceed: memory_plan.cpp lists them.

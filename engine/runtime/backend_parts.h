@@ -24,6 +24,7 @@ struct BackendParts {
   int64_t max_tokens = 0;  // of one step
   int sequences = 0;
   int64_t max_context = 0;
+  int64_t logits_rows = 0;  // of one step, at most
 };
 
 class StepBackend : public Backend {

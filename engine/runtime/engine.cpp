@@ -44,8 +44,8 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   std::vector<int> cpus = config.pinning;
   if (!cpus.empty()) cpus = make_numa_plan(detect_topology(), config.pinning, config.threads).pinning;
   pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = cpus});
-  const BackendParts parts{*model.family,    *model.weights,    *pool, hooks, max_tokens,
-                           config.max_batch, config.max_context};
+  const BackendParts parts{*model.family,      *model.weights,         *pool, hooks, max_tokens, config.max_batch,
+                           config.max_context, max_logits_rows(config)};
   if (config.numerics == Numerics::kReference) {
     reference = std::make_unique<ReferenceBackend>(parts);
     backend = reference.get();
@@ -111,7 +111,7 @@ StepBatch batch_of(std::span<const TokenRun> runs) {
     const auto count = static_cast<int64_t>(run.ids.size());
     batch.tokens += count;
     batch.logits_rows += run.logits_for_all ? count : static_cast<int64_t>(run.last_logits);
-    batch.decode = batch.decode && count == 1;
+    batch.decode = batch.decode && count == 1 && !run.prompt;
   }
   return batch;
 }
@@ -122,10 +122,11 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
   State& s = *state_;
   const double start = now_seconds();
   const StepBatch batch = batch_of(runs);
-  FT_CHECK(batch.tokens >= 1 && batch.tokens <= s.max_tokens);
+  FT_CHECK(batch.tokens >= 1 && batch.tokens <= s.max_tokens && batch.logits_rows <= max_logits_rows(s.config));
   ++s.step_number;
   for (const TokenRun& run : runs) {
     FT_CHECK(!run.ids.empty() && run.sequence >= 0 && run.sequence < s.config.max_batch);
+    FT_CHECK(batch.decode || run.prompt || run.ids.size() > 1);
     const auto sequence = static_cast<size_t>(run.sequence);
     FT_CHECK(s.stepped_in[sequence] != s.step_number);
     s.stepped_in[sequence] = s.step_number;
@@ -171,6 +172,7 @@ std::span<const float> Engine::prefill(int sequence, std::span<const int32_t> id
     run.position = sequence_length(sequence);
     run.ids = ids.subspan(begin, std::min(chunk, ids.size() - begin));
     run.last_logits = begin + chunk >= ids.size();
+    run.prompt = true;
     logits = step({&run, 1});
   }
   return logits;

@@ -57,7 +57,8 @@ class Engine {
 
   // Runs one step. logits: (batch.logits_rows, vocab) row-major, valid until the next step.
   // REQUIRES runs of distinct open sequences, position == length, length + tokens <= max_context, tokens <=
-  // max(prefill_chunk, max_batch), ids in [0, vocab): FT_CHECKed; callers validate input first.
+  // max(prefill_chunk, max_batch), logits rows <= max_logits_rows(config), ids in [0, vocab), and not prompts beside
+  // runs of decode: FT_CHECKed; callers validate input first.
   std::span<const float> step(std::span<const TokenRun> runs);
 
   // The largest of each row of the last step's logits, valid as long; empty where the device did not look: for

@@ -76,7 +76,7 @@ class Scorer {
       : engine_(engine),
         interrupted_(interrupted),
         vocab_(static_cast<size_t>(engine.geometry().vocab)),
-        budget_(static_cast<size_t>(std::max(engine.config().prefill_chunk, engine.config().max_batch))) {}
+        budget_(static_cast<size_t>(max_logits_rows(engine.config()))) {}
 
   void warm(std::span<const int32_t> ids) {
     stop_if_interrupted();
@@ -137,7 +137,8 @@ class Scorer {
       const size_t share = std::min(budget_ / active, scored.prompt.size() - scored.fed);
       const bool first = &scored == &batch_[0];
       runs.push_back({scored.sequence, engine_.sequence_length(scored.sequence),
-                      scored.prompt.subspan(scored.fed, share), first, scored.fed + share == scored.prompt.size()});
+                      scored.prompt.subspan(scored.fed, share), first, scored.fed + share == scored.prompt.size(),
+                      true});
       scored.fed += share;
       owners.push_back(&scored);
     }

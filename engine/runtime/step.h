@@ -13,13 +13,16 @@ struct TokenRun {
   std::span<const int32_t> ids;
   bool logits_for_all = false;  // one logits row per token; otherwise `last_logits` says if the last token gets one
   bool last_logits = true;
+  // Tokens of a prompt have prefill's arithmetic, however few they are; several tokens always have. A step is all
+  // prompts, or all decode.
+  bool prompt = false;
 };
 
 struct StepBatch {
   std::span<const TokenRun> runs;
   int64_t tokens = 0;       // sum of ids
   int64_t logits_rows = 0;  // rows asked for, in order of runs and tokens
-  bool decode = false;      // every run has one token: the expert cache is used and updated
+  bool decode = false;      // every run has one token and is no prompt: the expert cache is used and updated
 };
 
 }  // namespace ft

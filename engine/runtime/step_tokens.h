@@ -21,7 +21,7 @@ class StepTokens {
   std::vector<int> sequence;
   std::vector<int64_t> position;
   std::vector<int64_t> logits_tokens;  // indexes of the tokens that get a logits row, ascending
-  bool decode = false;                 // every run has one token
+  bool decode = false;                 // every run has one token and is no prompt
 };
 
 }  // namespace ft

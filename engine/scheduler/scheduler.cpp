@@ -118,7 +118,8 @@ bool Scheduler::State::build_prefill() {
                     .position = request->length,
                     .ids = prompt.subspan(static_cast<size_t>(request->prompt_done), static_cast<size_t>(take)),
                     .logits_for_all = false,
-                    .last_logits = take == rest});
+                    .last_logits = take == rest,
+                    .prompt = true});
     stepping.push_back(request.get());
     return true;
   }

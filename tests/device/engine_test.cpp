@@ -1,9 +1,10 @@
-// device_test_engine [--bench] [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
+// device_test_engine [--bench] [strategies] [nowait] [history] [batch] [probes] [golden] [heldout]
 //
-// The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
-// strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
-// logits of the golden cases, within serve mode's limit; the held-out losses of the bundled model, within 0.5 %. Needs
-// FT_TEST_DATA; more golden cases are run where FT_SHARED is.
+// The engine on a CUDA device. Checked against: the host device, whose logits of decode steps (prompts fed by steps
+// too: prefill has its own arithmetic and test) must be the same bits over strategies, cache sizes, cache history and
+// the no-wait mode; itself, for batches; Hugging Face transformers' float32 logits of the golden cases, within serve
+// mode's limit; the held-out losses of the bundled model, within 0.5 %. Needs FT_TEST_DATA; more golden cases are run
+// where FT_SHARED is.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -101,7 +102,7 @@ std::vector<int64_t> cache_sizes(const LoadedModel& model) {
 
 Continuation on_host(const LoadedModel& model, int64_t prompt, int64_t decode) {
   Engine engine(model, config_for(model, Strategy::kResident, 0, kThreads), kPlenty);
-  return run_greedy(engine, some_ids(prompt, engine.geometry().vocab, 1), decode);
+  return run_by_steps(engine, some_ids(prompt, engine.geometry().vocab, 1), decode);
 }
 
 // A new engine with `config` answers as the host does.
@@ -110,7 +111,7 @@ void check_as_host(Context& context, const std::string& group, const std::string
   const int64_t vocab = model.family->geometry().vocab;
   guarded(context, group, what, [&] {
     Engine engine(model, config, kDevicePlenty);
-    return compare(run_greedy(engine, some_ids(prompt, vocab, 1), decode), expected, vocab);
+    return compare(run_by_steps(engine, some_ids(prompt, vocab, 1), decode), expected, vocab);
   });
 }
 
@@ -166,7 +167,7 @@ void test_history(Context& context) {
       Engine engine(model, config, kDevicePlenty);
       for (uint64_t seed = 2; seed < 5; ++seed) {
         run_greedy(engine, some_ids(20, vocab, seed), 10);
-        std::string text = compare(run_greedy(engine, some_ids(40, vocab, 1), 12), expected, vocab);
+        std::string text = compare(run_by_steps(engine, some_ids(40, vocab, 1), 12), expected, vocab);
         if (!text.empty()) return text;
       }
       const SlotTable::Content content = engine.cache_content();
@@ -184,7 +185,7 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
   std::vector<TokenRun> runs;
   std::vector<std::vector<float>> logits(prompts.size());
   std::vector<int32_t> next(prompts.size());
-  for (const auto& prompt : prompts) runs.push_back({engine.open_sequence(), 0, prompt, false, true});
+  for (const auto& prompt : prompts) runs.push_back({engine.open_sequence(), 0, prompt, false, true, true});
   for (int64_t step = 0; step < steps; ++step) {
     const std::span<const float> rows = engine.step(runs);
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -199,6 +200,7 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       }
       runs[i].position = engine.sequence_length(runs[i].sequence);
       runs[i].ids = {&next[i], 1};
+      runs[i].prompt = false;
     }
   }
   for (const TokenRun& run : runs) engine.close_sequence(run.sequence);
@@ -231,16 +233,6 @@ void test_batch(Context& context) {
   }
 }
 
-void test_chunks(Context& context) {
-  LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
-  const Continuation expected = on_host(model, 150, 6);
-  for (const int chunk : {1, 2, 7, 63, 65, 128, kMaxPrefillChunk}) {
-    EngineConfig config = on_device(model, Strategy::kHybrid, 16);
-    config.prefill_chunk = chunk;
-    check_as_host(context, "prefill chunks", "chunk " + std::to_string(chunk), model, config, 150, 6, expected);
-  }
-}
-
 void test_probes(Context& context) {
   LoadedModel model = model_at(data_path("tiny-moe"));
   const int64_t vocab = model.family->geometry().vocab;
@@ -264,7 +256,7 @@ void test_probes(Context& context) {
       engine.run_dense_step(tokens, 100);
     }
     if (engine.counters().decode_steps != 0) return "probes were counted as steps";
-    return compare(run_greedy(engine, some_ids(20, vocab, 1), 8), expected, vocab);
+    return compare(run_by_steps(engine, some_ids(20, vocab, 1), 8), expected, vocab);
   });
 }
 
@@ -346,8 +338,8 @@ void test_heldout(Context& context) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},  {"history", test_history},
-                                 {"batch", test_batch},           {"chunks", test_chunks},  {"probes", test_probes},
-                                 {"golden", test_golden},         {"heldout", test_heldout}};
+  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait}, {"history", test_history},
+                                 {"batch", test_batch},           {"probes", test_probes}, {"golden", test_golden},
+                                 {"heldout", test_heldout}};
   return run_tests(argc, argv, kTests, bench_engine);
 }

@@ -182,7 +182,9 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan.min_slots == 4);
   c.inputs.device = Device::kCuda;
   c.inputs.device_memory_bytes = kGiB;
-  CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024);  // 1024 wide in, 4 picks out
+  // 1024 wide in, 4 picks out; 4 picks of 64 tokens in each of the layers
+  const auto layers = static_cast<int64_t>(c.geometry.moe_layers.size());
+  CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024 + layers * 64 * 4 * 4);
 }
 
 TEST_CASE("on the host device only offload stages blobs; they come out of the slots' memory") {
@@ -317,6 +319,38 @@ TEST_CASE("numbers out of range are refused at the bound and one past it") {
   CHECK(refused([](Case& c) { c.formats.expert_bytes_max = 0; }));
   CHECK(refused([](Case& c) { c.formats.dense_bytes = -1; }));
   CHECK(refused([](Case& c) { c.geometry.hidden = -1; }));
+}
+
+TEST_CASE("the default prefill chunk takes at most its share of a GPU, and no more than the context") {
+  Case c = plain_case();
+  c.inputs.device = c.config.device = Device::kCuda;
+  c.geometry.max_positions = 1 << 20;
+  c.config.max_context = 1 << 16;
+  const auto chunk = [&](int64_t bytes) {
+    c.inputs.device_memory_bytes = bytes;
+    return default_prefill_chunk(c.geometry, c.formats, c.config, c.inputs);
+  };
+  CHECK(chunk(int64_t{1} << 40) == kDefaultPrefillChunk);
+  CHECK(chunk(0) == 64);
+  int last = 64;
+  for (int64_t bytes = kGiB / 4; bytes < 64 * kGiB; bytes += kGiB / 4) {
+    const int own = chunk(bytes);
+    CHECK(own >= last);
+    last = own;
+    if (own == 64) continue;
+    EngineConfig config = c.config;
+    config.prefill_chunk = own;
+    const int64_t left = bytes - c.formats.dense_bytes -
+                         2 * c.geometry.kv_layers * c.geometry.kv_heads * c.geometry.head_dim * 2 * config.max_batch *
+                             config.max_context;
+    CHECK(activation_bytes(c.geometry, config) <= left / kPrefillShare);
+  }
+  CHECK(last == kDefaultPrefillChunk);
+  c.config.max_context = 300;
+  CHECK(chunk(int64_t{1} << 40) == 512);
+  c.inputs.device = c.config.device = Device::kHost;
+  c.config.prefill_chunk = 77;
+  CHECK(chunk(int64_t{1} << 40) == 77);
 }
 
 TEST_CASE("absurd sizes neither overflow nor start") {

@@ -170,11 +170,10 @@ TEST_CASE("the routers choose what routing.json recorded on held-out text") {
   std::vector<int32_t> ids = tokenizer->encode(read_text_file(data_path("tiny-moe/heldout_kjv.txt")), false);
   ids.resize(256);
   EngineConfig config = config_for(model, Strategy::kHybrid, 96, 2);
-  config.prefill_chunk = 1;  // a prompt of decode steps: those are recorded
   Engine engine(model, config, kPlenty);
   RoutingTrace trace;
   engine.record_routing(&trace);
-  run_greedy(engine, ids, 0);
+  run_by_steps(engine, ids, 0);
   REQUIRE(trace.tokens == 256);
   int64_t same = 0, picks = 0;
   for (int64_t token = 0; token < trace.tokens; ++token) {
@@ -194,24 +193,23 @@ TEST_CASE("the routers choose what routing.json recorded on held-out text") {
 TEST_CASE("recording and forcing of expert choices") {
   const LoadedModel model = tiny();
   EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
-  config.prefill_chunk = 1;
   config.promote_bytes_per_layer = 0;
   Engine engine(model, config, kPlenty);
   RoutingTrace trace;
   engine.record_routing(&trace);
-  run_greedy(engine, kPrompt, 5);
+  run_by_steps(engine, kPrompt, 5);
   engine.record_routing(nullptr);
-  run_greedy(engine, kPrompt, 5);  // not recorded
+  run_by_steps(engine, kPrompt, 5);  // not recorded
   CHECK(trace.layers == 6);
   CHECK(trace.experts == 32);
   CHECK(trace.top_k == 4);
-  CHECK(trace.tokens == 12);  // chunks of one token are decode steps: 8 of the prompt, 4 of the answer
+  CHECK(trace.tokens == 12);  // decode steps: 8 of the prompt, 4 of the answer
   REQUIRE(trace.ids.size() == 12u * 6 * 4);
   // The same choices forced back give the same logits: ids and their order are the router's own.
   Engine forced(model, config, kPlenty);
   forced.set_routing(std::make_shared<RoutingTrace>(trace));
   CHECK(forced.routing_is_synthetic());
-  CHECK(run_greedy(forced, kPrompt, 5).decode_logits == run_greedy(engine, kPrompt, 5).decode_logits);
+  CHECK(run_by_steps(forced, kPrompt, 5).decode_logits == run_by_steps(engine, kPrompt, 5).decode_logits);
   RoutingTrace misfit = trace;
   misfit.experts = 33;
   CHECK_THROWS_AS(forced.set_routing(std::make_shared<RoutingTrace>(misfit)), Error);

@@ -107,17 +107,20 @@ int32_t arg_max(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t count) {
+namespace {
+
+Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int64_t count, size_t chunk,
+                           bool as_prompt) {
   Continuation result;
   const int sequence = engine.open_sequence();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-  const auto chunk = static_cast<size_t>(engine.config().prefill_chunk);
   for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
     TokenRun run;
     run.sequence = sequence;
     run.position = engine.sequence_length(sequence);
     run.ids = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
     run.logits_for_all = true;
+    run.prompt = as_prompt;
     const std::span<const float> logits = engine.step({&run, 1});
     result.prompt_logits.insert(result.prompt_logits.end(), logits.begin(), logits.end());
   }
@@ -136,6 +139,17 @@ Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t
   }
   engine.close_sequence(sequence);
   return result;
+}
+
+}  // namespace
+
+Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t count) {
+  const int chunk = std::min(engine.config().prefill_chunk, kMaxLogitsRows);
+  return run_in_chunks(engine, prompt, count, static_cast<size_t>(chunk), true);
+}
+
+Continuation run_by_steps(Engine& engine, std::span<const int32_t> prompt, int64_t count) {
+  return run_in_chunks(engine, prompt, count, 1, false);
 }
 
 }  // namespace ft::test

@@ -39,5 +39,8 @@ struct Continuation {
   std::vector<float> decode_logits;  // (count, vocab): row i chose id i
 };
 Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t count);
+// The same with the prompt fed in decode steps of one token: decode's arithmetic throughout, which is the same bits on
+// every device, and recorded as routing.
+Continuation run_by_steps(Engine& engine, std::span<const int32_t> prompt, int64_t count);
 
 }  // namespace ft::test

@@ -168,7 +168,7 @@ TEST_CASE("a sequence has the same bits alone and in a batch, wherever it sits i
     std::vector<int32_t> next(kBatch);
     for (const std::vector<int32_t>& prompt : prompts) {
       const int sequence = engine.open_sequence();
-      runs.push_back({sequence, 0, prompt, false, true});
+      runs.push_back({sequence, 0, prompt, false, true, true});
     }
     for (int64_t step = 0; step < kDecode; ++step) {
       const std::span<const float> rows = engine.step(runs);
@@ -178,6 +178,7 @@ TEST_CASE("a sequence has the same bits alone and in a batch, wherever it sits i
         next[i] = arg_max(row);
         runs[i].position = engine.sequence_length(runs[i].sequence);
         runs[i].ids = {&next[i], 1};
+        runs[i].prompt = false;
       }
     }
     for (size_t i = 0; i < kBatch; ++i) CHECK(hash_hex(std::as_bytes(std::span(logits[i]))) == alone[i]);

@@ -47,9 +47,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
-  head_input_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
-  logits_ = cuda::DeviceBuffer(tokens * vocab_ * 4);
-  logits_host_ = cuda::PinnedBuffer(tokens * vocab_ * 4);
+  head_input_ = cuda::DeviceBuffer(parts_.logits_rows * geometry.hidden * 4);
+  logits_ = cuda::DeviceBuffer(parts_.logits_rows * vocab_ * 4);
+  logits_host_ = cuda::PinnedBuffer(parts_.logits_rows * vocab_ * 4);
   router_logits_ = cuda::DeviceBuffer(tokens * geometry.expert.experts * 4);
   ids_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   expert_weights_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
@@ -145,7 +145,7 @@ void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
   const bool decode = batch.decode && tokens.count() <= config_.max_batch;
   begin(tokens, decode, cuda::Placement::kTable);
   const bool forced = parts_.hooks.forced();
-  fill_inputs(decode && forced);
+  fill_inputs(forced);
   if (!decode) return prefill_step(batch);
   if (forced) {
     int32_t* choices = host_input<int32_t>(inputs().choices);
@@ -222,13 +222,6 @@ void CudaBackend::keep_wanted_logits() {
     largest_host_.as_host<LargestLogit>()[i] = largest_host_.as_host<LargestLogit>()[token];
     std::memcpy(rows + static_cast<int64_t>(i) * vocab_, rows + token * vocab_, static_cast<size_t>(vocab_) * 4);
   }
-}
-
-void CudaBackend::prefill_step(const StepBatch& batch) {
-  prefill_.begin_chunk();
-  cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
-  parts_.family.forward(*this, parts_.weights, batch);
-  main_.synchronize();
 }
 
 void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans) {

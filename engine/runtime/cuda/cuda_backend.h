@@ -4,7 +4,8 @@
 // CPU's experts as the device posts them and makes no call that could synchronize until the step has ended. In no-wait
 // mode (for sanitizers and profilers) the same launches go one by one, and the thread serves between them.
 // Prefill: the slot table is neither asked nor changed; experts that are in slots are read there, the others are
-// streamed through staging buffers by the copy engine. Arithmetic is per token, as everywhere.
+// streamed through staging buffers by the copy engine. Its arithmetic is that of kernels/cuda/prefill.h for every token
+// of a prompt, and depends on the token's position only.
 // Thread rule: one thread calls.
 #pragma once
 

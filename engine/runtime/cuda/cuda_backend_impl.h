@@ -90,7 +90,15 @@ class CudaBackend final : public ServeBackend {
   void next_step() { step_number_ = step_number_ == UINT32_MAX ? 1 : step_number_ + 1; }
   void run(const cuda::Graph& graph);
   void wait_until_finished();
+  // cuda_prefill_operations.cpp
   void prefill_step(const StepBatch& batch);
+  void prefill_pack(const float* x, int64_t width, int64_t tokens, const Norm& norm);
+  void prefill_linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs);
+  void prefill_linear_add(Slot from, const Linear& output);
+  void prefill_product(const Linear& output, float* y, int64_t y_stride, int64_t tokens, bool add);
+  void prefill_attend(const AttentionSpec& spec);
+  void prefill_moe(const MoeSpec& spec, Slot residual);
+  void prefill_logits(Slot from, const Norm& norm, MatrixId head);
   void keep_wanted_logits();
 
   BackendParts parts_;

@@ -141,8 +141,6 @@ cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
   return route;
 }
 
-void CudaMoe::route(const CudaMoeCall& call) { cuda::route(route_of(call), main_.handle()); }
-
 cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   const ExpertLayout& layout = bank_.layout(call.layer);
   const int32_t* given = given_.as<int32_t>() + call.layer * given_stride_;

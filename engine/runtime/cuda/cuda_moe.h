@@ -58,7 +58,6 @@ class CudaMoe {
   CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks& marks);
 
   void decode(const CudaMoeCall& call);
-  void route(const CudaMoeCall& call);  // norm, router and choice alone: for prefill
   // Around a step, launches included: the copy engine's thread is awake.
   void begin_step();
   void end_step();

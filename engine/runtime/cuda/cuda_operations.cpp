@@ -42,6 +42,7 @@ cuda::MatvecOutput CudaBackend::output_of(const Linear& output, bool add) const 
 }
 
 void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  if (!decode_) return prefill_linear(from, norm, outputs);
   FT_CHECK(outputs.size() <= cuda::kMaxMatvecOutputs);
   cuda::MatvecArgs args;
   args.input = input_of(from, norm);
@@ -51,6 +52,7 @@ void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Line
 }
 
 void CudaBackend::linear_add(Slot from, const Linear& output) {
+  if (!decode_) return prefill_linear_add(from, output);
   cuda::MatvecArgs args;
   args.input = input_of(from, {});
   args.tokens = count_;
@@ -86,6 +88,7 @@ void CudaBackend::attention(const AttentionSpec& spec) {
     return;
   }
   cuda::attention_prepare(prepare, main_.handle());
+  if (cuda::prefill_attention_takes(spec.head_dim)) return prefill_attend(spec);
   cuda::AttentionArgs attend;
   attend.q = q.data;
   attend.q_stride = q.width;
@@ -110,6 +113,7 @@ void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
 }
 
 void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
+  if (!decode_) return prefill_moe(spec, residual);
   const Rows x = rows(residual);
   const InputLayout in = inputs();
   CudaMoeCall call;
@@ -127,38 +131,18 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
   call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
-  if (decode_) {
-    call.forced = input<int32_t>(in.forced);
-    call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-    moe_.decode(call);
-    return;
-  }
-  moe_.route(call);
-  main_.synchronize();
-  int32_t* ids = chosen_.as_host<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
-  if (parts_.hooks.forced()) {
-    parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
-    cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
-  }
-  prefill_.layer(call, ids);
+  call.forced = input<int32_t>(in.forced);
+  call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
+  moe_.decode(call);
 }
 
 void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
-  const Rows x = rows(from);
-  const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
-  if (wanted == 0) return;
+  if (!decode_) return prefill_logits(from, norm, head);
   cuda::MatvecArgs args;
   args.input = input_of(from, norm);
-  args.tokens = wanted;
-  if (!decode_) {
-    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, x.width, head_input_.as<float>(), x.width},
-                    main_.handle());
-    args.input.x = head_input_.as<float>();
-  }
+  args.tokens = count_;
   args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
   cuda::matvec(args, main_.handle());
-  if (decode_) return;  // launch_end brings them to the host
-  cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }
 
 }  // namespace ft

@@ -1,18 +1,20 @@
-// Experts of a prefill chunk on the device: those in slots from there, the others streamed through staging buffers.
+// Experts and attention of a prefill chunk on the device: what the whole chunk needs is laid out before its first
+// launch, so that no layer waits for the host.
 //
-// A prompt touches most experts of a layer, so the slot table is neither asked nor changed. The copy engine brings
-// groups of experts into one half of the staging memory while the other half is computed from; the host knows the
-// choices (it has synchronized after the router), so copies are enqueued by address.
-// Thread rule: one thread. Host synchronization between layers is allowed here, not in decode.
+// The slot table is neither asked nor changed: experts that were in slots when the chunk began are read there, the
+// others come through two staging halves, which the copy engine fills from the bank in order of layers while the tensor
+// cores work. A chunk with many tokens uses nearly every expert, so all of a layer's are brought without knowing the
+// choices, layer after layer; a short one, or one whose choices are forced, brings only those that are chosen, which
+// for a router's choices costs a synchronization per layer. What is brought and from where never changes the
+// arithmetic. Thread rule: one thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "engine/experts/memory_plan.h"
 #include "engine/runtime/cuda/cuda_moe.h"
-#include "engine/runtime/expert_pairs.h"
+#include "kernels/cuda/prefill.h"
 
 namespace ft {
 
@@ -21,16 +23,40 @@ class CudaPrefill {
   CudaPrefill(const CudaBackendParts& parts, cuda::Stream& main, CudaMoe& moe);
   ~CudaPrefill();
 
-  void begin_chunk();  // looks at what is in slots
-  // host_ids: (tokens, top_k), the device's copy of which is call.ids.
+  // Looks at what is in slots, and starts to upload. `forced_ids`: the choices of every MoE layer, (max_tokens, top_k)
+  // each, or null: the router's.
+  void begin_chunk(const StepTokens& tokens, const int32_t* forced_ids);
+  // The router's choices have to be on the host when layer() is called.
+  bool needs_ids() const { return needs_ids_; }
+  // Adds the layer's experts to call.residual. host_ids: (tokens, top_k) as call.ids has them; null unless needs_ids().
   void layer(const CudaMoeCall& call, const int32_t* host_ids);
+
+  // Query rows of the chunk for prefill_attention.
+  const cuda::PrefillQueries* queries() const { return reinterpret_cast<cuda::PrefillQueries*>(upload_.data()); }
+  int query_tiles() const { return query_tiles_; }
 
  private:
   struct Half {
     cuda::Event arrived, computed;
     bool used = false;
   };
-  void stream_group(const CudaMoeCall& call, cuda::ExpertArgs& args, size_t begin, size_t end, size_t group);
+  // Items of one layer: experts in slots, then those that are streamed, then those that nothing goes through.
+  struct LayerItems {
+    int in_slots = 0;
+    int64_t first_group = 0;  // of the engine's life: the staging half goes by it
+    std::vector<int> streamed;
+  };
+  void lay_out_queries(const StepTokens& tokens);
+  void lay_out_layer(int layer, const int32_t* ids, int64_t pairs);
+  void upload_layer(int layer);
+  void stream_group(const cuda::PrefillExpertArgs& args, int layer, int64_t group, size_t begin, size_t end);
+  void compute(cuda::PrefillExpertArgs args, size_t begin, size_t end);
+  const std::byte* staged(int layer, size_t index) const;
+
+  int64_t layer_bytes() const {  // on 16 bytes
+    return (bank_.experts() * static_cast<int64_t>(sizeof(std::byte*) + sizeof(int32_t)) + 15) / 16 * 16;
+  }
+  int64_t layer_offset(int layer) const { return queries_bytes_ + layer * layer_bytes(); }
 
   const DeviceWeights& weights_;
   const ExpertBank& bank_;
@@ -38,16 +64,22 @@ class CudaPrefill {
   cuda::Stream copies_;
   CudaMoe& moe_;
   int top_k_ = 0;
-  int64_t max_pairs_ = 0;
-  ExpertPairs pairs_;
+  int64_t max_tokens_ = 0, max_pairs_ = 0;
+  int64_t half_bytes_ = 0;
   const int32_t* slots_of_keys_ = nullptr;
+  bool needs_ids_ = false;
+  int query_tiles_ = 0;
+  int64_t next_group_ = 0;
+  std::vector<LayerItems> items_;  // per MoE layer
+  std::vector<uint8_t> chosen_;    // per expert
   cuda::DeviceBuffer staging_;
   std::array<Half, 2> halves_;
-  std::vector<int> streamed_;  // experts of the layer that are in no slot
 
-  // One upload per layer: items, pairs, bounds of the groups.
+  // [query tiles][layer: blobs, then experts, by item]
+  int64_t queries_bytes_ = 0;
   cuda::PinnedBuffer upload_host_;
-  cuda::DeviceBuffer upload_, none_from_host_, merged_;
+  cuda::DeviceBuffer upload_, lists_memory_;
+  cuda::PrefillLists lists_;
 };
 
 }  // namespace ft

@@ -72,9 +72,10 @@ const std::byte* DeviceWeights::bank(int layer) const {
   return banks_->device() + (host_.bank.blob(layer, 0) - host_.bank.bytes().data());
 }
 
-void DeviceWeights::copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const {
+void DeviceWeights::copy_experts(std::byte* target, int layer, int expert, int64_t count,
+                                 cuda::StreamHandle stream) const {
   const int64_t offset = host_.bank.blob(layer, expert) - host_.bank.bytes().data();
-  banks_->copy_to_device(target, offset, host_.bank.layout(layer).bytes, stream);
+  banks_->copy_to_device(target, offset, count * host_.bank.layout(layer).bytes, stream);
 }
 
 std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress,

@@ -19,8 +19,11 @@ class DeviceWeights {
   const EmbeddingTable& operator[](TableId id) const { return tables_[static_cast<size_t>(id.index)]; }
   // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
   const std::byte* bank(int layer) const;
-  // One expert's blob by the copy engine.
-  void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const;
+  // Blobs of experts expert .. expert + count - 1 of a layer, which follow each other, by the copy engine.
+  void copy_experts(std::byte* target, int layer, int expert, int64_t count, cuda::StreamHandle stream) const;
+  void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const {
+    copy_experts(target, layer, expert, 1, stream);
+  }
   const ModelWeights& host() const { return host_; }
   double register_seconds() const { return register_seconds_; }
 
