@@ -79,7 +79,7 @@ int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
 int64_t device_table_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  constexpr int64_t kPerExpert = 32, kPerPick = 80, kPerLayer = 4096;
+  constexpr int64_t kPerExpert = 48, kPerPick = 80, kPerLayer = 4096;
   const int64_t picks = times(config.max_batch, geometry.expert.top_k);
   const auto layers = static_cast<int64_t>(geometry.moe_layers.size());
   return plus(times(kPerExpert, geometry.total_experts()), times(layers, plus(times(kPerPick, picks), kPerLayer)));

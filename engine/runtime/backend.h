@@ -34,6 +34,7 @@ struct MoeSpec {
   int moe_layer = 0;
   MatrixId router;  // (experts, hidden)
   bool renormalize = false;
+  MatrixId next_router;  // of the next MoE layer, for look-ahead; index -1: this is the last one
 };
 
 struct Linear {

@@ -16,19 +16,23 @@ inline constexpr int kMaxPlanTokens = 64;
 inline constexpr int kMaxPlanTopK = 64;
 inline constexpr int kMaxPlanExperts = 4096;
 
-// Words of SlotTableView::clock. All zero at first, but for kLastUse: the largest used_at (the number of slots after a
-// restore). A restore, like SlotTable's, zeroes the others except kPosted, which counts over the engine's life.
-enum ClockWord : int { kLastUse, kPlanNumber, kStepNumber, kLastLayerPlusOne, kPosted, kClockWords };
+// Words of SlotTableView::clock, zero at first. A restore, like SlotTable's, sets kPlanNumber and zeroes the others
+// except kPosted, which counts over the engine's life.
+enum ClockWord : int { kPlanNumber, kStepNumber, kLastLayerPlusOne, kAside, kPosted, kClockWords };
 
 // In device memory; made by the owner, who copies a SlotTable's content in and out. With slots == 0 everything runs
-// from the bank and only `clock` is used.
+// from the bank and only `clock` is used. Members are SlotTable's; a stamp orders a slot among the victims.
 struct SlotTableView {
   int32_t layers = 0, experts = 0, slots = 0;
-  int32_t* slot_of_key = nullptr;  // [layer * experts + expert] -> slot or -1
-  int32_t* key_of_slot = nullptr;  // [slot] -> key or -1
-  uint64_t* used_at = nullptr;     // [slot]: larger is newer; all different. A restored content counts up from 1 by age
-  uint64_t* filled_in = nullptr;   // [slot]: number of the step that filled it
-  uint64_t* clock = nullptr;       // [kClockWords]
+  int32_t half_life_log2 = 0, max_distinct = 0;  // SlotPolicy
+  int32_t slot_bits = 0;                         // slot_bits(slots)
+  int32_t* slot_of_key = nullptr;                // [layer * experts + expert] -> slot or -1
+  int32_t* key_of_slot = nullptr;                // [slot] -> key or -1
+  uint64_t* priority_of_key = nullptr;           // [key]
+  uint64_t* stamp = nullptr;          // [slot]: victim_stamp(its key's priority, slot), or kHeldStamp until the step ends
+  uint64_t* filled_in = nullptr;      // [slot]: number of the step that filled it
+  uint64_t* prefetched_in = nullptr;  // [slot]: of the step whose prefetch filled it, if it was not used since; else 0
+  uint64_t* clock = nullptr;          // [kClockWords]
 };
 
 enum class Placement : int32_t {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "kernels/base/use_priority.h"
 #include "kernels/ops/activations.h"
 
 namespace ft {
@@ -62,23 +63,32 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
   reset_counters();
-  SlotTable table(bank_.layers(), bank_.experts(), config_.slots);
+  SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
   if (config_.strategy == Strategy::kResident) table.fill_in_order();
   restore(table.content());
+}
+
+SlotPolicy CudaMoe::slot_policy() const {
+  return make_slot_policy(config_.cache_policy, bank_.layers(), config_.slots, max_distinct_);
 }
 
 void CudaMoe::make_table() {
   table_.layers = bank_.layers();
   table_.experts = bank_.experts();
   table_.slots = static_cast<int32_t>(config_.slots);
+  table_.slot_bits = slot_bits(config_.slots);
+  table_.half_life_log2 = slot_policy().half_life_log2;
+  table_.max_distinct = max_distinct_;
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
-  table_memory_ =
-      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(cuda::kClockWords * 8));
+  table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 3 * padded(slots * 8) +
+                                     padded(cuda::kClockWords * 8));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
   table_.key_of_slot = take<int32_t>(at, slots);
-  table_.used_at = take<uint64_t>(at, slots);
+  table_.priority_of_key = take<uint64_t>(at, keys);
+  table_.stamp = take<uint64_t>(at, slots);
   table_.filled_in = take<uint64_t>(at, slots);
+  table_.prefetched_in = take<uint64_t>(at, slots);
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
   cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
@@ -289,37 +299,42 @@ void CudaMoe::require_answered() {
 
 SlotTable::Content CudaMoe::content() const {
   SlotTable::Content content;
-  const auto slots = static_cast<size_t>(table_.slots);
-  std::vector<int32_t> keys(slots);
-  std::vector<uint64_t> used(slots);
-  cuda::copy_to_host(keys.data(), table_.key_of_slot, table_.slots * int64_t{4}, main_.handle());
-  cuda::copy_to_host(used.data(), table_.used_at, table_.slots * int64_t{8}, main_.handle());
+  std::vector<int32_t> keys(static_cast<size_t>(table_.slots));
+  std::vector<uint64_t> clock(cuda::kClockWords);
+  content.priority_of_key.resize(static_cast<size_t>(int64_t{table_.layers} * table_.experts));
+  const auto download = [&](auto& values, const void* source) {
+    cuda::copy_to_host(values.data(), source, static_cast<int64_t>(values.size() * sizeof(values[0])), main_.handle());
+  };
+  download(keys, table_.key_of_slot);
+  download(content.priority_of_key, table_.priority_of_key);
+  download(clock, table_.clock);
   main_.synchronize();
   content.key_of_slot.assign(keys.begin(), keys.end());
-  for (size_t slot = 0; slot < slots; ++slot) content.slots_by_age.push_back(static_cast<int64_t>(slot));
-  std::sort(content.slots_by_age.begin(), content.slots_by_age.end(),
-            [&](int64_t a, int64_t b) { return used[static_cast<size_t>(a)] < used[static_cast<size_t>(b)]; });
+  content.plans = clock[cuda::kPlanNumber];
   return content;
 }
 
 void CudaMoe::restore(const SlotTable::Content& content) {
-  SlotTable check(table_.layers, table_.experts, table_.slots);
+  SlotTable check(table_.layers, table_.experts, table_.slots, slot_policy());
   check.restore(content);  // throws when it is no content
   const auto slots = static_cast<size_t>(table_.slots);
   std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
   std::vector<int32_t> key_of_slot(slots, -1);
-  std::vector<uint64_t> used(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
-  for (size_t age = 0; age < slots; ++age) used[static_cast<size_t>(content.slots_by_age[age])] = age + 1;
+  std::vector<uint64_t> priorities = content.priority_of_key;
+  priorities.resize(slot_of_key.size());
+  std::vector<uint64_t> stamps(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t key = content.key_of_slot[slot];
     key_of_slot[slot] = static_cast<int32_t>(key);
+    stamps[slot] = victim_stamp(key < 0 ? 0 : priorities[static_cast<size_t>(key)], static_cast<int64_t>(slot),
+                                table_.slot_bits);
     if (key < 0) continue;
     slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
     const int layer = static_cast<int>(key / table_.experts);
     weights_.copy_expert(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_, layer,
                          static_cast<int>(key % table_.experts), main_.handle());
   }
-  clock[cuda::kLastUse] = slots;
+  clock[cuda::kPlanNumber] = content.plans;
   const auto upload = [&](void* target, const auto& values) {
     cuda::copy_to_device(target, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])),
                          main_.handle());
@@ -327,8 +342,10 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   main_.synchronize();
   upload(table_.slot_of_key, slot_of_key);
   upload(table_.key_of_slot, key_of_slot);
-  upload(table_.used_at, used);
+  upload(table_.priority_of_key, priorities);
+  upload(table_.stamp, stamps);
   cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
+  cuda::fill_zero(table_.prefetched_in, table_.slots * int64_t{8}, main_.handle());
   upload(table_.clock, clock);
   main_.synchronize();
 }

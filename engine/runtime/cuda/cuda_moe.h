@@ -66,6 +66,7 @@ class CudaMoe {
   float* outputs() const { return outputs_.as<float>(); }
 
  private:
+  SlotPolicy slot_policy() const;
   void make_table();
   void make_work();
   void make_mailbox();
