@@ -17,15 +17,14 @@ class MoeSites final : public Backend {
  public:
   explicit MoeSites(size_t layers) : sites(layers) {}
   void embed(TableId, Slot) override {}
-  void rmsnorm(Slot, VectorId, float, Slot) override {}
-  void linear(Slot, std::initializer_list<Linear>) override {}
+  void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
+  void linear_add(Slot, const Linear&) override {}
   void attention(const AttentionSpec&) override {}
   void silu_mul(Slot, Slot, Slot) override {}
-  void add(Slot, Slot) override {}
-  void moe(const MoeSpec& spec, Slot from, Slot to) override {
-    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, from, to};
+  void moe(const MoeSpec& spec, Slot residual) override {
+    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, residual};
   }
-  void logits(Slot, VectorId, float, MatrixId) override {}
+  void logits(Slot, const Norm&, MatrixId) override {}
   std::vector<MoeCallSite> sites;
 };
 

@@ -34,13 +34,12 @@ class HostBackend final : public ServeBackend {
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -49,6 +48,9 @@ class HostBackend final : public ServeBackend {
  private:
   template <class F>
   void for_rows(int64_t rows, int64_t work_per_row, F&& f);
+  const RowBuffer<float>& normed(Slot from, const Norm& norm);
+  void add_product(Slot into);
+  void products(const RowBuffer<float>& from, std::initializer_list<Linear> outputs, const RowBuffer<float>* instead);
   void pack(const RowBuffer<float>& from, int64_t rows, int64_t cols);
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
@@ -59,7 +61,8 @@ class HostBackend final : public ServeBackend {
   const KernelTable& kernels_;
   RopeTable rope_;
   ActivationBuffers buffers_;
-  RowBuffer<uint32_t> packed_;  // (max_tokens) activations of the product at hand
+  RowBuffer<uint32_t> packed_;         // (max_tokens) activations of the product at hand
+  RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
   RowBuffer<float> head_input_, logits_;
   RowBuffer<float> router_logits_, router_scratch_;
   int top_k_ = 0;

@@ -152,8 +152,6 @@ class Qwen3Moe final : public Family {
     const bool has_dense = g.moe_layers.size() < static_cast<size_t>(g.layers);
     switch (slot) {
       case Slot::kResidual:
-      case Slot::kNormed:
-      case Slot::kOut:
         return g.hidden;
       case Slot::kQuery:
       case Slot::kAttention:
@@ -174,15 +172,14 @@ class Qwen3Moe final : public Family {
     backend.embed(table_, Slot::kResidual);
     for (size_t i = 0; i < layers_.size(); ++i) {
       attend(backend, layers_[i].attention, static_cast<int>(i));
-      backend.rmsnorm(Slot::kResidual, layers_[i].mlp.norm, config_.norm_eps, Slot::kNormed);
+      const MlpWeights& mlp = layers_[i].mlp;
       if (layers_[i].moe_layer >= 0) {
-        backend.moe({layers_[i].moe_layer, layers_[i].mlp.router, config_.renormalize}, Slot::kNormed, Slot::kOut);
+        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize}, Slot::kResidual);
       } else {
-        dense_mlp(backend, layers_[i].mlp);
+        dense_mlp(backend, mlp);
       }
-      backend.add(Slot::kResidual, Slot::kOut);
     }
-    backend.logits(Slot::kResidual, norm_, config_.norm_eps, head_);
+    backend.logits(Slot::kResidual, norm_by(norm_), head_);
   }
 
  private:
@@ -227,12 +224,14 @@ class Qwen3Moe final : public Family {
     return weights;
   }
 
+  Norm norm_by(VectorId weight) const { return {weight, config_.norm_eps}; }
+
   void attend(Backend& backend, const AttentionWeights& w, int layer) const {
     const ModelGeometry& g = config_.geometry;
-    backend.rmsnorm(Slot::kResidual, w.norm, config_.norm_eps, Slot::kNormed);
-    backend.linear(Slot::kNormed, {{w.query, w.query_bias, Slot::kQuery},
-                                   {w.key, w.key_bias, Slot::kKey},
-                                   {w.value, w.value_bias, Slot::kValue}});
+    backend.linear(Slot::kResidual, norm_by(w.norm),
+                   {{w.query, w.query_bias, Slot::kQuery},
+                    {w.key, w.key_bias, Slot::kKey},
+                    {w.value, w.value_bias, Slot::kValue}});
     AttentionSpec spec;
     spec.kv_layer = layer;
     spec.heads = g.heads;
@@ -244,14 +243,13 @@ class Qwen3Moe final : public Family {
     spec.k_norm = w.key_norm;
     spec.norm_eps = config_.norm_eps;
     backend.attention(spec);
-    backend.linear(Slot::kAttention, {{w.out, w.out_bias, Slot::kOut}});
-    backend.add(Slot::kResidual, Slot::kOut);
+    backend.linear_add(Slot::kAttention, {w.out, w.out_bias, Slot::kResidual});
   }
 
-  static void dense_mlp(Backend& backend, const MlpWeights& w) {
-    backend.linear(Slot::kNormed, {{w.gate, {}, Slot::kGate}, {w.up, {}, Slot::kUp}});
+  void dense_mlp(Backend& backend, const MlpWeights& w) const {
+    backend.linear(Slot::kResidual, norm_by(w.norm), {{w.gate, {}, Slot::kGate}, {w.up, {}, Slot::kUp}});
     backend.silu_mul(Slot::kGate, Slot::kUp, Slot::kGate);
-    backend.linear(Slot::kGate, {{w.down, {}, Slot::kOut}});
+    backend.linear_add(Slot::kGate, {w.down, {}, Slot::kResidual});
   }
 
   Qwen3MoeConfig config_;

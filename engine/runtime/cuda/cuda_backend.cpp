@@ -47,6 +47,7 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
+  product_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   head_input_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   logits_ = cuda::DeviceBuffer(tokens * vocab_ * 4);
   logits_host_ = cuda::PinnedBuffer(tokens * vocab_ * 4);
@@ -85,12 +86,10 @@ void CudaBackend::begin(const StepTokens& tokens, bool decode, cuda::Placement p
   count_ = tokens.count();
   decode_ = decode;
   placement_ = placement;
-  packed_is_ = false;
 }
 
 // Everything that a decode step launches, for a capture or one by one.
 void CudaBackend::launch_forward() {
-  packed_is_ = false;
   cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   StepBatch batch;  // the family asks for nothing of it in a decode step
   batch.tokens = batch.logits_rows = count_;
@@ -211,12 +210,11 @@ void CudaBackend::prefill_step(const StepBatch& batch) {
 }
 
 void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans) {
-  packed_is_ = false;
   cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   moe_.upload_given();
   for (const LayerPlan& plan : plans) {
     const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
-    moe(site.spec, site.from, site.to);
+    moe(site.spec, site.residual);
   }
   moe_.finish();
 }

@@ -48,13 +48,12 @@ class CudaBackend final : public ServeBackend {
   void describe(EngagedRecord& record) const override;
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
  private:
   struct Rows {
@@ -75,10 +74,9 @@ class CudaBackend final : public ServeBackend {
   }
   cuda::KvView kv_layer(int layer) const;
   int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
-  void pack(Slot slot);
-  void touch(Slot slot) {
-    if (packed_is_ && packed_slot_ == slot) packed_is_ = false;
-  }
+  void pack(Slot from, const Norm& norm);  // into packed_
+  void product(const Linear& output, float* y, int64_t y_stride);
+  void add_product(Slot into);
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
@@ -100,7 +98,8 @@ class CudaBackend final : public ServeBackend {
   int top_k_ = 0;
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
-  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer activations_, packed_, product_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_,
+      rope_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
@@ -114,8 +113,6 @@ class CudaBackend final : public ServeBackend {
   int64_t count_ = 0;
   bool decode_ = false;
   cuda::Placement placement_ = cuda::Placement::kTable;
-  bool packed_is_ = false;  // packed_ holds packed_slot_
-  Slot packed_slot_{};
   bool slots_dirty_ = false;
   uint32_t step_number_ = 0;
 

@@ -8,50 +8,57 @@ namespace ft {
 void CudaBackend::embed(TableId table, Slot to) {
   const EmbeddingTable& embedding = (*weights_)[table];
   const Rows out = rows(to);
-  touch(to);
   cuda::embed({embedding.rows, embedding.width, input<int32_t>(inputs().ids), count_, out.data, out.width},
               main_.handle());
 }
 
-void CudaBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
-  const Rows x = rows(from), y = rows(to);
+void CudaBackend::pack(Slot from, const Norm& norm) {
+  const Rows x = rows(from);
+  auto* words = packed_.as<uint32_t>();
+  if (norm.weight.index < 0) {
+    cuda::pack_activations({x.data, x.width, count_, x.width, words}, main_.handle());
+    return;
+  }
   cuda::RmsnormPackArgs args;
   args.x = x.data;
   args.x_stride = x.width;
-  args.w = (*weights_)[weight];
-  args.eps = eps;
+  args.w = (*weights_)[norm.weight];
+  args.eps = norm.eps;
   args.tokens = count_;
-  args.cols = static_cast<int64_t>(parts_.weights[weight].size());
-  args.y = y.data;
-  args.y_stride = y.width;
-  args.words = packed_.as<uint32_t>();
+  args.cols = x.width;
+  args.words = words;
   cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = to;
 }
 
-void CudaBackend::pack(Slot slot) {
-  if (packed_is_ && packed_slot_ == slot) return;
-  const Rows x = rows(slot);
-  cuda::pack_activations({x.data, x.width, count_, x.width, packed_.as<uint32_t>()}, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = slot;
+// Of the rows in packed_.
+void CudaBackend::product(const Linear& output, float* y, int64_t y_stride) {
+  cuda::MatvecArgs args;
+  args.w = (*weights_)[output.weight];
+  args.x = packed_.as<uint32_t>();
+  args.tokens = count_;
+  args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
+  args.y = y;
+  args.y_stride = y_stride;
+  cuda::matvec(args, main_.handle());
 }
 
-void CudaBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
-  pack(from);
+void CudaBackend::add_product(Slot into) {
+  const Rows x = rows(into);
+  cuda::add({x.data, product_.as<float>(), x.data, x.width, x.width, x.width, count_, x.width}, main_.handle());
+}
+
+void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  pack(from, norm);
   for (const Linear& output : outputs) {
     const Rows y = rows(output.to);
-    cuda::MatvecArgs args;
-    args.w = (*weights_)[output.weight];
-    args.x = packed_.as<uint32_t>();
-    args.tokens = count_;
-    args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-    args.y = y.data;
-    args.y_stride = y.width;
-    cuda::matvec(args, main_.handle());
+    product(output, y.data, y.width);
   }
-  for (const Linear& output : outputs) touch(output.to);
+}
+
+void CudaBackend::linear_add(Slot from, const Linear& output) {
+  pack(from, {});
+  product(output, product_.as<float>(), rows(output.to).width);
+  add_product(output.to);
 }
 
 void CudaBackend::attention(const AttentionSpec& spec) {
@@ -92,25 +99,16 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   attend.out = out.data;
   attend.out_stride = out.width;
   cuda::attention(attend, main_.handle());
-  touch(Slot::kQuery);
-  touch(Slot::kAttention);
 }
 
 void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
   const Rows a = rows(gate), b = rows(up), y = rows(to);
-  touch(to);
   cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, std::min(a.width, b.width)},
                  main_.handle());
 }
 
-void CudaBackend::add(Slot into, Slot from) {
-  const Rows a = rows(into), b = rows(from);
-  touch(into);
-  cuda::add({a.data, b.data, a.data, a.width, b.width, a.width, count_, std::min(a.width, b.width)}, main_.handle());
-}
-
-void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
-  pack(from);
+void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
+  pack(residual, spec.norm);
   const InputLayout in = inputs();
   const int64_t experts = parts_.family.geometry().expert.experts;
   cuda::MatvecArgs router;
@@ -137,30 +135,32 @@ void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   top.record = chosen_.as_device<int32_t>() + chosen;
   cuda::router_top_k(top, main_.handle());
 
-  const Rows y = rows(to);
   CudaMoeCall call;
   call.layer = spec.moe_layer;
   call.tokens = count_;
   call.x = packed_.as<uint32_t>();
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
-  call.out = y.data;
-  call.out_stride = y.width;
+  call.out = product_.as<float>();
+  call.out_stride = rows(residual).width;
   call.placement = placement_;
-  touch(to);
-  if (decode_) return moe_.decode(call);
-  main_.synchronize();
-  int32_t* ids = chosen_.as_host<int32_t>() + chosen;
-  if (parts_.hooks.forced()) {
-    parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
-    cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
+  if (decode_) {
+    moe_.decode(call);
+  } else {
+    main_.synchronize();
+    int32_t* ids = chosen_.as_host<int32_t>() + chosen;
+    if (parts_.hooks.forced()) {
+      parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
+      cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
+    }
+    prefill_.layer(call, ids);
   }
-  prefill_.layer(call, ids);
+  add_product(residual);
 }
 
-void CudaBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
+void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm].size());
+  const auto cols = static_cast<int64_t>(parts_.weights[norm.weight].size());
   const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
   if (wanted == 0) return;
   cuda::RmsnormPackArgs args;
@@ -172,13 +172,12 @@ void CudaBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
     args.x = head_input_.as<float>();
     args.x_stride = cols;
   }
-  args.w = (*weights_)[norm];
-  args.eps = eps;
+  args.w = (*weights_)[norm.weight];
+  args.eps = norm.eps;
   args.tokens = wanted;
   args.cols = cols;
   args.words = packed_.as<uint32_t>();
   cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = false;
   cuda::MatvecArgs product;
   product.w = (*weights_)[head];
   product.x = packed_.as<uint32_t>();
