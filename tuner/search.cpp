@@ -15,12 +15,12 @@ constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hol
 constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};  // splits tried beside the model's own
 
 // What a replay depends on. Thread counts share replays.
-struct CachePolicy {
+struct SlotUse {
   int64_t slots = 0;
   SplitTable fetch_of_misses;
   int max_promotions = 0;
   bool start_full = false;
-  auto operator<=>(const CachePolicy&) const = default;
+  auto operator<=>(const SlotUse&) const = default;
 };
 
 int max_distinct(const SearchInput& input) {
@@ -154,7 +154,7 @@ class Search {
     }
     if (input_.slots == 0) return;
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
-      std::vector<CachePolicy> policies;  // with slots but no promotion the cache would stay empty
+      std::vector<SlotUse> policies;  // with slots but no promotion the cache would stay empty
       for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) {
         policies.push_back({slots, none, promotions, false});
       }
@@ -167,12 +167,12 @@ class Search {
     std::set<SplitTable> tables = {model_split(model)};
     for (const double share : kFetchedShares) tables.insert(constant_share(size_, share));
     for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
-      std::vector<CachePolicy> policies;
+      std::vector<SlotUse> policies;
       for (const SplitTable& table : tables) {
         // A size of miss that fetches nothing would miss for ever without promotions.
         const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
         for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-          const CachePolicy policy{slots, table, promotions, false};
+          const SlotUse policy{slots, table, promotions, false};
           if (is_hybrid(policy)) policies.push_back(policy);
         }
       }
@@ -202,7 +202,7 @@ class Search {
   }
 
   // At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
-  bool is_hybrid(const CachePolicy& policy) {
+  bool is_hybrid(const SlotUse& policy) {
     bool fetches = false, computes = false;
     for (const ReplayResult& result : replays(policy)) {
       for (size_t m = 1; m < result.misses_histogram.size(); ++m) {
@@ -214,16 +214,16 @@ class Search {
     return fetches && computes;
   }
 
-  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<CachePolicy>& policies) {
+  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<SlotUse>& policies) {
     std::optional<CandidatePrediction> best;
-    for (const CachePolicy& policy : policies) {
+    for (const SlotUse& policy : policies) {
       CandidatePrediction candidate = predict(strategy, model, policy);
       if (!best || candidate.score > best->score) best = std::move(candidate);
     }
     if (best) result_.ranked.push_back(std::move(*best));
   }
 
-  const std::vector<ReplayResult>& replays(const CachePolicy& policy) {
+  const std::vector<ReplayResult>& replays(const SlotUse& policy) {
     auto& found = replays_[policy];
     if (!found.empty()) return found;
     ReplayOptions options;
@@ -248,7 +248,7 @@ class Search {
     return rates;
   }
 
-  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const CachePolicy& policy) {
+  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& policy) {
     const std::vector<ReplayResult>& results = replays(policy);
     CandidatePrediction candidate;
     candidate.config = input_.base;
@@ -328,7 +328,7 @@ class Search {
 
   const SearchInput& input_;
   int size_ = 0;
-  std::map<CachePolicy, std::vector<ReplayResult>> replays_;
+  std::map<SlotUse, std::vector<ReplayResult>> replays_;
   SearchResult result_;
 };
 
