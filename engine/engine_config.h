@@ -67,4 +67,7 @@ struct EngineConfig {
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
 
+// A base configuration asks for look-ahead; strategies without a link that fetches go without.
+void drop_unusable_look_ahead(EngineConfig& config);
+
 }  // namespace ft

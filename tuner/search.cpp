@@ -20,6 +20,7 @@ struct SlotUse {
   SplitTable fetch_of_misses;
   int max_promotions = 0;
   bool start_full = false;
+  int max_prefetches = 0;
   auto operator<=>(const SlotUse&) const = default;
 };
 
@@ -77,6 +78,7 @@ class Search {
   SlotBounds bounds_of(Strategy strategy) const {
     EngineConfig config = input_.base;
     config.strategy = strategy;
+    drop_unusable_look_ahead(config);
     return slot_bounds(input_.geometry, input_.formats, config, input_.memory);
   }
 
@@ -142,7 +144,8 @@ class Search {
   void offload(const ThreadModel& model, const SlotBounds& bounds) {
     if (!wanted(Strategy::kOffload)) return;
     for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
-      result_.ranked.push_back(predict(Strategy::kOffload, model, {slots, constant_share(size_, 1), 0, false}));
+      const SlotUse use{slots, constant_share(size_, 1), 0, false, input_.base.max_prefetches_per_layer};
+      result_.ranked.push_back(predict(Strategy::kOffload, model, use));
     }
   }
 
@@ -172,7 +175,7 @@ class Search {
         // A size of miss that fetches nothing would miss for ever without promotions.
         const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
         for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-          const SlotUse policy{slots, table, promotions, false};
+          const SlotUse policy{slots, table, promotions, false, input_.base.max_prefetches_per_layer};
           if (is_hybrid(policy)) policies.push_back(policy);
         }
       }
@@ -232,6 +235,9 @@ class Search {
     options.max_promotions = policy.max_promotions;
     options.start_full = policy.start_full;
     options.discard_steps = input_.discard_steps;
+    options.cache_policy = input_.base.cache_policy;
+    options.max_distinct = size_;
+    options.max_prefetches = policy.max_prefetches;
     for (const auto& sequences : input_.sequences) found.push_back(replay(sequences, options));
     return found;
   }
@@ -253,6 +259,7 @@ class Search {
     CandidatePrediction candidate;
     candidate.config = input_.base;
     candidate.config.strategy = strategy;
+    drop_unusable_look_ahead(candidate.config);
     candidate.config.threads = threads_of(strategy, model);
     candidate.config.slots = policy.slots;
     candidate.config.fetch_of_misses = policy.fetch_of_misses;

@@ -205,6 +205,7 @@ SlotBounds bounds_of(const ModelGeometry& geometry, const ModelFormats& formats,
   }
   bounds.max = std::min(left / formats.expert_bytes_max, geometry.total_experts());
   bounds.min = std::min<int64_t>(geometry.expert.experts, int64_t{geometry.expert.top_k} * config.max_batch);
+  if (config.look_ahead != LookAhead::kOff) ++bounds.min;  // prefetches leave a layer's experts to its fetches
   return bounds;
 }
 

@@ -200,6 +200,13 @@ TEST_CASE("priorities order experts as sums of aged uses do") {
   CHECK(max_priority(kMaxPlans, kMaxHalfLifeLog2) < uint64_t{1} << 42);
 }
 
+TEST_CASE("policies have names") {
+  for (const char* name : {"lru", "lrfu"}) CHECK(cache_policy_name(cache_policy_by_name(name).value()) == name);
+  for (const char* name : {"off", "router"}) CHECK(look_ahead_name(look_ahead_by_name(name).value()) == name);
+  CHECK(!cache_policy_by_name("lfu").has_value());
+  CHECK(!look_ahead_by_name("on").has_value());
+}
+
 TEST_CASE("the half-life follows the slots and has a lower bound") {
   CHECK(make_slot_policy(CachePolicy::kLru, 48, 600, 8).half_life_log2 == 0);
   // 48 layers: 8 steps * log 2 * 48 * 64 = 17,035 units; 2^14 is nearest in the logarithm.
@@ -250,7 +257,8 @@ TEST_CASE("a prefetch is found arriving, spares what is predicted, and leaves ro
   table.plan(2, std::vector<int>{0, 1}, fetch_all(2), 0, plan);
   CHECK(pairs(plan.fetches) == std::vector<std::pair<int, int64_t>>{{0, 1}, {1, 0}});  // not of 3 and 7; 5 is newer
   table.plan(0, std::vector<int>{0, 1}, fetch_all(2), 0, plan);
-  CHECK(pairs(plan.fetches) == std::vector<std::pair<int, int64_t>>{{1, 2}, {0, 4}});  // next step: never used; expert 1 was the later use
+  CHECK(pairs(plan.fetches) ==
+        std::vector<std::pair<int, int64_t>>{{1, 2}, {0, 4}});  // next step: never used; expert 1 was the later use
   table.plan(1, std::vector<int>{5}, fetch_all(2), 0, plan);
   CHECK(plan.hits.size() == 1);
   CHECK(plan.first_uses == 0);
@@ -332,7 +340,7 @@ TEST_CASE("promotions take neither this layer's slots nor one that was filled ea
   table.plan(0, first, fetch_none(3), 2, plan);  // next step: both hit
   CHECK(plan.hits.size() == 2);
   table.plan(1, std::vector<int>{4, 5, 6}, fetch_none(3), 3, plan);  // slots 0, 1 were used, not filled: may be taken
-  CHECK(plan.promotions.size() == 2);  // a slot is left to fetches
+  CHECK(plan.promotions.size() == 2);                                // a slot is left to fetches
   table.check_integrity();
 }
 
