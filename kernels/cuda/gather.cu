@@ -71,7 +71,8 @@ void gather(const GatherArgs& args, StreamHandle stream) {
   // 2^20 units: 4 GiB of one blob; times kMaxPlanExperts copies it is a 32-bit number of units.
   FT_CHECK(args.blob_bytes > 0 && args.blob_bytes % kUnitBytes == 0 && args.blob_bytes / kUnitBytes < 1 << 20);
   FT_CHECK(args.blocks >= 0 && args.repeat >= 1);
-  const int blocks = args.blocks > 0 ? args.blocks : kGatherBlocks;
+  const int usual = args.promotions ? kPromotionBlocks : kGatherBlocks;
+  const int blocks = args.blocks > 0 ? args.blocks : usual;
   gather_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       args.work, args.promotions, static_cast<uint32_t>(args.blob_bytes / kUnitBytes), args.repeat);
   require_launched("gather");

@@ -53,13 +53,15 @@ struct GivenPlan {
   // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
 };
 
-// What plan() decided, in device memory. Items: hits first, then fetches. Fetches' and promotions' copies follow.
+// What plan() decided, in device memory. Items: hits first, then fetches; the experts' kernels take them from the
+// end, so that the link starts at once.
 struct LayerWork {
   ExpertItem* items = nullptr;     // (max_distinct)
   int32_t* item_bounds = nullptr;  // [3]: 0, end of hits, end of fetches
   int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts, then of pairs; ids < 0 have none
   uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
-  // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions.
+  // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions and, where items
+  // fetch, the fetches into slots that a promotion of this step may still be filling.
   const std::byte** copy_source = nullptr;  // (2 * max_distinct)
   std::byte** copy_target = nullptr;
   int32_t* copy_counts = nullptr;  // [2]
@@ -106,6 +108,9 @@ struct PlanArgs {
   const int32_t* ids = nullptr;              // (tokens, top_k): below experts; -1 only trails
   const int32_t* fetch_of_misses = nullptr;  // (max_distinct + 1)
   int max_promotions = 0;
+  // Fetched items point into the bank and name their slot as copy_to: who computes them copies them (ExpertItem).
+  // Otherwise they point at their slots, which somebody fills first.
+  bool items_fetch = false;
   const std::byte* bank = nullptr;  // the layer's first blob, as the device sees it; expert e at + e * blob_bytes
   int64_t blob_bytes = 0;
   std::byte* slots = nullptr;
@@ -121,6 +126,24 @@ struct PlanArgs {
 // comes before the search for victims, so that the CPU starts first.
 void plan_layer(const PlanArgs& args, StreamHandle stream);
 
+// The router of one layer.
+struct RouteArgs {
+  const float* x = nullptr;  // (tokens, x_stride) residual rows of hidden
+  int64_t x_stride = 0;
+  const float* norm_w = nullptr;  // (hidden)
+  float norm_eps = 0;
+  PackedMatrix router;          // (experts, hidden)
+  uint32_t* words = nullptr;    // (tokens) packed rows of hidden: what router and experts multiply
+  float* logits = nullptr;      // (tokens, experts)
+  uint32_t* arrived = nullptr;  // [1] zero between launches
+  RouterArgs top;               // tokens, k, renormalize, forced and what is written
+};
+// rmsnorm_pack, matvec and router_top_k with their bits, in three launches.
+void route(const RouteArgs& args, StreamHandle stream);
+// route and plan_layer; one launch where the router is bf16 and tokens <= 8, experts <= 1024 and k <= 16. REQUIRES
+// plan.ids == top.ids, plan.x == words.
+void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
+
 // SM zero-copy: copies of `work` from mapped host memory into slots. promotions: false the fetches, true the
 // promotions. `repeat` (tests, --link-slowdown) reads each blob so many times. A source must not change during the
 // launch.
@@ -128,22 +151,30 @@ struct GatherArgs {
   LayerWork work;
   bool promotions = false;
   int64_t blob_bytes = 0;  // multiple of 4096
-  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks
+  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks, promotions kPromotionBlocks
   int repeat = 1;
 };
 inline constexpr int kGatherBlocks = 64;
+inline constexpr int kPromotionBlocks = 8;  // 128 KiB of reads under way: the link's latency times its rate, no more
 void gather(const GatherArgs& args, StreamHandle stream);
 
-// One block that spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
+// Spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
 // in `failed` and goes on: the step is an error, the device is not stuck).
 struct WaitArgs {
   CpuMailbox* box = nullptr;
-  const uint32_t* ticket = nullptr;
+  const uint32_t* ticket = nullptr;  // 0 in it: nothing to wait for
   int layer = 0;
   uint64_t timeout_ns = 0;
   StepCounters* counters = nullptr;
 };
 void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
+
+// The CPU's answer and the end of a layer in one launch: waits as wait_for_cpu, then merge.out = add(merge.out,
+// merged).
+void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle stream);
+
+// Nothing, but after everything before it, joined streams included: what follows may overlap it alone.
+void gather_point(StreamHandle stream);
 
 // Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which
 // it also stores in *step_number (device memory, 0 at first). Skips 0.

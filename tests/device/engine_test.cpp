@@ -1,4 +1,4 @@
-// device_test_engine [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
+// device_test_engine [--bench] [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
 //
 // The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
 // strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
@@ -13,6 +13,7 @@
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "tests/device/engine_bench.h"
 #include "tests/device/harness.h"
 #include "tests/runtime/model_fixture.h"
 
@@ -334,5 +335,5 @@ int main(int argc, char** argv) {
   constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},  {"history", test_history},
                                  {"batch", test_batch},           {"chunks", test_chunks},  {"probes", test_probes},
                                  {"golden", test_golden},         {"heldout", test_heldout}};
-  return run_tests(argc, argv, kTests);
+  return run_tests(argc, argv, kTests, bench_engine);
 }

@@ -2,6 +2,7 @@
 // who answers a pair, hand-over, counts, and the table's content and order of use.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "kernels/base/clock.h"
 #include "kernels/ops/activations.h"
@@ -16,6 +17,7 @@ struct Expected {
   bool table = false;                     // contents too
   std::map<int, std::vector<int>> pairs;  // by expert, ascending
   uint64_t posted = 0;                    // numbers given out so far, this call's included
+  std::set<int64_t> refilled;             // slots of fetches that the gather fills, not the item
 };
 
 std::map<int, std::vector<int>> pairs_by_expert(const std::vector<int32_t>& ids) {
@@ -50,6 +52,7 @@ class Comparison {
     return rig_.arena.host(device);
   }
   static int64_t address(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer)); }
+  int64_t bank_address(int expert) const { return address(rig_.args.bank) + expert * rig_.args.blob_bytes; }
   int64_t slot_address(int64_t slot) const { return address(rig_.args.slots) + slot * rig_.args.slot_bytes; }
 
   void compare_items() {
@@ -70,7 +73,11 @@ class Comparison {
     for (size_t i = 0; i < items.size(); ++i) {
       const cuda::ExpertItem& item = host(work.items)[i];
       const auto pairs = want_.pairs.find(items[i].expert);
-      equal("item blob", i, address(item.blob), slot_address(items[i].slot));
+      const bool from_bank = rig_.args.items_fetch && i >= want_.plan.hits.size();
+      const bool copies = from_bank && want_.refilled.count(items[i].slot) == 0;
+      equal("item blob", i, address(item.blob),
+            from_bank ? bank_address(items[i].expert) : slot_address(items[i].slot));
+      equal("item copy_to", i, address(item.copy_to), copies ? slot_address(items[i].slot) : 0);
       equal("item pair_count", i, item.pair_count,
             pairs == want_.pairs.end() ? 0 : static_cast<int64_t>(pairs->second.size()));
       if (pairs != want_.pairs.end()) equal("item pair_begin", i, item.pair_begin, begin[items[i].expert]);
@@ -98,11 +105,20 @@ class Comparison {
     std::vector<ExpertSlot> copies = want_.plan.fetches;
     copies.insert(copies.end(), want_.plan.promotions.begin(), want_.plan.promotions.end());
     equal("copy_counts", 0, host(work.copy_counts)[0], static_cast<int64_t>(want_.plan.fetches.size()));
-    equal("copy_counts", 1, host(work.copy_counts)[1], static_cast<int64_t>(want_.plan.promotions.size()));
+    equal("copy_counts", 1, host(work.copy_counts)[1],
+          static_cast<int64_t>(want_.plan.promotions.size() + want_.refilled.size()));
     for (size_t i = 0; i < copies.size(); ++i) {
-      equal("copy_source", i, address(host(work.copy_source)[i]),
-            address(rig_.args.bank) + copies[i].expert * rig_.args.blob_bytes);
+      equal("copy_source", i, address(host(work.copy_source)[i]), bank_address(copies[i].expert));
       equal("copy_target", i, address(host(work.copy_target)[i]), slot_address(copies[i].slot));
+    }
+    std::map<int64_t, int64_t> refills;  // the rest of the list, in any order: target to source
+    for (size_t i = copies.size(); i < copies.size() + want_.refilled.size(); ++i) {
+      refills[address(host(work.copy_target)[i])] = address(host(work.copy_source)[i]);
+    }
+    for (const ExpertSlot& fetch : want_.plan.fetches) {
+      if (want_.refilled.count(fetch.slot) == 0) continue;
+      equal("source of a slot that the gather fills", static_cast<size_t>(fetch.slot),
+            refills[slot_address(fetch.slot)], bank_address(fetch.expert));
     }
   }
 
@@ -205,6 +221,7 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t stride, 
     rig.restore(content, stride);
   }
   for (int step = 0; step < steps; ++step) {
+    std::set<int64_t> filled;  // slots, in this step
     int tokens = 1 + static_cast<int>(random.below(static_cast<uint64_t>(shape.max_tokens)));
     if (step == 0) tokens = shape.max_tokens;
     for (int layer = 0; layer < shape.layers; ++layer) {
@@ -214,11 +231,19 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t stride, 
       rig.set_split(split);
       rig.args.layer = layer;
       rig.args.max_promotions = static_cast<int>(random.below(random.below(2) == 0 ? 4 : 40));
+      rig.args.items_fetch = random.below(2) == 0;
       want.pairs = pairs_by_expert(ids);
       std::vector<int> distinct;
       for (const auto& entry : want.pairs) distinct.push_back(entry.first);
       table.plan(layer, distinct, split, rig.args.max_promotions, want.plan);
       if (!want.plan.cpu.empty()) ++want.posted;
+      want.refilled.clear();
+      for (const ExpertSlot& fetch : want.plan.fetches) {
+        const bool under_way = rig.args.max_promotions > 0 && filled.count(fetch.slot) != 0;
+        if (rig.args.items_fetch && under_way) want.refilled.insert(fetch.slot);
+      }
+      for (const ExpertSlot& fetch : want.plan.fetches) filled.insert(fetch.slot);
+      for (const ExpertSlot& promotion : want.plan.promotions) filled.insert(promotion.slot);
       totals.add(want.plan);
       cuda::plan_layer(rig.args, rig.stream.handle());
       rig.arena.download();
@@ -283,6 +308,7 @@ void test_given_plans(Report& report) {
   rig.args.layer = 2;
   rig.args.placement = cuda::Placement::kGiven;
   for (int layout = 0; layout < 4; ++layout) {  // experts dealt to hits, fetches, cpu; one that no id names is fetched
+    rig.args.items_fetch = layout % 2 == 0;
     want.plan.clear();
     int i = 0;
     for (const auto& entry : want.pairs) {

@@ -47,7 +47,6 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
-  product_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   head_input_ = cuda::DeviceBuffer(tokens * geometry.hidden * 4);
   logits_ = cuda::DeviceBuffer(tokens * vocab_ * 4);
   logits_host_ = cuda::PinnedBuffer(tokens * vocab_ * 4);
@@ -56,6 +55,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   expert_weights_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   chosen_ = cuda::PinnedBuffer(moe_layer_count_ * tokens * top_k_ * 4);
   kv_ = cuda::DeviceBuffer(geometry.kv_layers * kv_layer_elements() * 2);
+  attention_scratch_ = cuda::DeviceBuffer(cuda::attention_decode_scratch_bytes(
+      config_.max_batch, geometry.heads, static_cast<int>(geometry.kv_heads), geometry.head_dim, parts_.max_context));
+  cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
   const int64_t input_bytes =
       std::max(InputLayout(tokens, 0, top_k_).bytes, InputLayout(config_.max_batch, moe_layer_count_, top_k_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);

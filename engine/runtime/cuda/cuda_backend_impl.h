@@ -74,9 +74,8 @@ class CudaBackend final : public ServeBackend {
   }
   cuda::KvView kv_layer(int layer) const;
   int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
-  void pack(Slot from, const Norm& norm);  // into packed_
-  void product(const Linear& output, float* y, int64_t y_stride);
-  void add_product(Slot into);
+  cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
+  cuda::MatvecOutput output_of(const Linear& output, bool add) const;
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
@@ -98,8 +97,8 @@ class CudaBackend final : public ServeBackend {
   int top_k_ = 0;
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
-  cuda::DeviceBuffer activations_, packed_, product_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_,
-      rope_;
+  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer attention_scratch_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};

@@ -47,12 +47,14 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       slots_(config_.slots * slot_bytes_),
       split_((max_distinct_ + 1) * static_cast<int64_t>(sizeof(int32_t))),
       counters_memory_(sizeof(cuda::StepCounters)),
-      step_number_(sizeof(uint32_t)) {
+      step_number_(sizeof(uint32_t)),
+      arrived_(sizeof(uint32_t)) {
   const int64_t pairs = parts.backend.max_tokens * top_k_;
   activated_ = cuda::DeviceBuffer(pairs * activation_words(bank_.layout(0).intermediate) * 4);
   outputs_ = cuda::DeviceBuffer(pairs * hidden_ * 4);
   cuda::fill_zero(activated_.data(), activated_.bytes(), main_.handle());  // padding of rows stays zero
   cuda::fill_zero(step_number_.data(), step_number_.bytes(), main_.handle());
+  cuda::fill_zero(arrived_.data(), arrived_.bytes(), main_.handle());
   std::vector<int32_t> split(config_.fetch_of_misses.begin(), config_.fetch_of_misses.end());
   split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
   cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
@@ -125,10 +127,28 @@ void CudaMoe::make_mailbox() {
   y_out_ = cuda::PinnedBuffer(max_pairs_ * hidden_ * 4);
 }
 
-void CudaMoe::compute(const cuda::ExpertArgs& args) {
-  cuda::expert_gate_up(args, main_.handle());
-  cuda::expert_down(args, main_.handle());
+cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
+  cuda::RouteArgs route;
+  route.x = call.residual;
+  route.x_stride = call.residual_stride;
+  route.norm_w = call.norm_w;
+  route.norm_eps = call.norm_eps;
+  route.router = call.router;
+  route.words = call.x;
+  route.logits = call.router_logits;
+  route.arrived = arrived_.as<uint32_t>();
+  route.top.tokens = call.tokens;
+  route.top.k = top_k_;
+  route.top.renormalize = call.renormalize;
+  route.top.forced = call.forced;
+  route.top.forced_ids = call.forced_ids;
+  route.top.ids = call.ids;
+  route.top.weights = call.weights;
+  route.top.record = call.record;
+  return route;
 }
+
+void CudaMoe::route(const CudaMoeCall& call) { cuda::route(route_of(call), main_.handle()); }
 
 cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   const ExpertLayout& layout = bank_.layout(call.layer);
@@ -143,6 +163,7 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.max_distinct = max_distinct_;
   plan.ids = call.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
+  plan.items_fetch = arms_of(call).items_fetch;
   plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
@@ -165,29 +186,18 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.items_fetch = slots && config_.link_slowdown == 1;
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
 }
 
-void CudaMoe::start_copies(const Arms& arms, const cuda::LayerWork& work, int64_t blob_bytes) {
-  if (!arms.fetches && !arms.promotions) return;
-  forked_.record(main_.handle());
-  forked_.make_wait(link_.handle());
-  link_used_ = true;
-  cuda::GatherArgs gather{work, false, blob_bytes, 0, config_.link_slowdown};
-  if (arms.fetches) cuda::gather(gather, link_.handle());
-  fetched_.record(link_.handle());
-  gather.promotions = true;
-  if (arms.promotions) cuda::gather(gather, link_.handle());
-}
-
-void CudaMoe::compute_slots(const Arms& arms, const CudaMoeCall& call, const cuda::LayerWork& work) {
-  if (!arms.slots) return;
+cuda::ExpertArgs CudaMoe::experts_of(const CudaMoeCall& call, int first_bound, int last_bound) const {
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::ExpertArgs experts;
   experts.layout = bank_.layout(call.layer);
   experts.items = work.items;
-  experts.item_begin = work.item_bounds;
-  experts.item_end = work.item_bounds + 1;
+  experts.item_begin = work.item_bounds + first_bound;
+  experts.item_end = work.item_bounds + last_bound;
   experts.max_item_pairs = call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
@@ -196,29 +206,60 @@ void CudaMoe::compute_slots(const Arms& arms, const CudaMoeCall& call, const cud
   experts.activated = activated();
   experts.out = outputs();
   experts.out_stride = hidden_;
-  compute(experts);
-  if (!arms.fetches) return;
-  fetched_.make_wait(main_.handle());
-  experts.item_begin = work.item_bounds + 1;
-  experts.item_end = work.item_bounds + 2;
-  compute(experts);
+  return experts;
 }
 
-void CudaMoe::decode(const CudaMoeCall& call) {
-  const Arms arms = arms_of(call);
-  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  cuda::plan_layer(plan_of(call), main_.handle());
-  start_copies(arms, work, bank_.layout(call.layer).bytes);
-  compute_slots(arms, call, work);
+void CudaMoe::fork_link() {
+  forked_.record(main_.handle());
+  forked_.make_wait(link_.handle());
+  link_used_ = true;
+}
+
+// Items that fetch for themselves. Without a CPU arm every pair is an item's, and the last kernel merges.
+void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
+  const cuda::ExpertArgs experts = experts_of(call, 0, 2);
+  cuda::expert_gate_up(experts, main_.handle());
   if (arms.cpu) {
-    if (config_.no_wait) {
-      main_.synchronize();
-      serve_posted();
-    }
-    cuda::wait_for_cpu({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
-                        counters_memory_.as<cuda::StepCounters>()},
-                       main_.handle());
+    cuda::expert_down(experts, main_.handle());
+  } else {
+    cuda::expert_down_merge(experts, {call.ids, call.weights, call.tokens, call.residual, call.residual_stride},
+                            main_.handle());
   }
+}
+
+void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
+  const auto compute = [&](int first_bound, int last_bound) {
+    const cuda::ExpertArgs experts = experts_of(call, first_bound, last_bound);
+    cuda::expert_gate_up(experts, main_.handle());
+    cuda::expert_down(experts, main_.handle());
+  };
+  if (arms.fetches) {
+    fork_link();
+    cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                  .blob_bytes = bank_.layout(call.layer).bytes,
+                  .repeat = config_.link_slowdown},
+                 link_.handle());
+    fetched_.record(link_.handle());
+  }
+  compute(0, 1);
+  if (!arms.fetches) return;
+  fetched_.make_wait(main_.handle());
+  cuda::gather_point(main_.handle());
+  compute(1, 2);
+}
+
+void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
+  if (!arms.promotions) return;
+  fork_link();
+  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                .promotions = true,
+                .blob_bytes = bank_.layout(call.layer).bytes,
+                .repeat = config_.link_slowdown},
+               link_.handle());
+}
+
+void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
   merge.ids = call.ids;
   merge.weights = call.weights;
@@ -230,9 +271,24 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   merge.host_stride = hidden_;
   merge.from_host = work.from_host;
   merge.cols = hidden_;
-  merge.out = call.out;
-  merge.out_stride = call.out_stride;
-  cuda::merge(merge, main_.handle());
+  merge.out = call.residual;
+  merge.out_stride = call.residual_stride;
+  cuda::wait_and_merge({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
+                        counters_memory_.as<cuda::StepCounters>()},
+                       merge, main_.handle());
+}
+
+void CudaMoe::decode(const CudaMoeCall& call) {
+  const Arms arms = arms_of(call);
+  cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
+  if (arms.slots && arms.items_fetch) compute_items(arms, call);
+  if (arms.slots && !arms.items_fetch) compute_filled_slots(arms, call);
+  promote(arms, call);
+  if (arms.cpu && config_.no_wait) {
+    main_.synchronize();
+    serve_posted();
+  }
+  if (arms.cpu || !arms.items_fetch) wait_and_merge(call);
 }
 
 void CudaMoe::finish() {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/runtime/cuda/cuda_backend_impl.h"
+#include "kernels/base/error.h"
 
 namespace ft {
 
@@ -12,53 +13,39 @@ void CudaBackend::embed(TableId table, Slot to) {
               main_.handle());
 }
 
-void CudaBackend::pack(Slot from, const Norm& norm) {
+// Rows of a slot, normed if `norm` has a weight, as the input of products.
+cuda::MatvecInput CudaBackend::input_of(Slot from, const Norm& norm) const {
   const Rows x = rows(from);
-  auto* words = packed_.as<uint32_t>();
-  if (norm.weight.index < 0) {
-    cuda::pack_activations({x.data, x.width, count_, x.width, words}, main_.handle());
-    return;
-  }
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  args.w = (*weights_)[norm.weight];
-  args.eps = norm.eps;
-  args.tokens = count_;
-  args.cols = x.width;
-  args.words = words;
-  cuda::rmsnorm_pack(args, main_.handle());
+  cuda::MatvecInput input;
+  input.x = x.data;
+  input.x_stride = x.width;
+  input.norm_w = norm.weight.index < 0 ? nullptr : (*weights_)[norm.weight];
+  input.norm_eps = norm.eps;
+  input.scratch = packed_.as<uint32_t>();
+  return input;
 }
 
-// Of the rows in packed_.
-void CudaBackend::product(const Linear& output, float* y, int64_t y_stride) {
-  cuda::MatvecArgs args;
-  args.w = (*weights_)[output.weight];
-  args.x = packed_.as<uint32_t>();
-  args.tokens = count_;
-  args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-  args.y = y;
-  args.y_stride = y_stride;
-  cuda::matvec(args, main_.handle());
-}
-
-void CudaBackend::add_product(Slot into) {
-  const Rows x = rows(into);
-  cuda::add({x.data, product_.as<float>(), x.data, x.width, x.width, x.width, count_, x.width}, main_.handle());
+cuda::MatvecOutput CudaBackend::output_of(const Linear& output, bool add) const {
+  const Rows y = rows(output.to);
+  const float* bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
+  return {(*weights_)[output.weight], bias, y.data, y.width, add};
 }
 
 void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
-  pack(from, norm);
-  for (const Linear& output : outputs) {
-    const Rows y = rows(output.to);
-    product(output, y.data, y.width);
-  }
+  FT_CHECK(outputs.size() <= cuda::kMaxMatvecOutputs);
+  cuda::MatvecArgs args;
+  args.input = input_of(from, norm);
+  args.tokens = count_;
+  for (const Linear& output : outputs) args.outputs[args.output_count++] = output_of(output, false);
+  cuda::matvec(args, main_.handle());
 }
 
 void CudaBackend::linear_add(Slot from, const Linear& output) {
-  pack(from, {});
-  product(output, product_.as<float>(), rows(output.to).width);
-  add_product(output.to);
+  cuda::MatvecArgs args;
+  args.input = input_of(from, {});
+  args.tokens = count_;
+  args.outputs[args.output_count++] = output_of(output, true);
+  cuda::matvec(args, main_.handle());
 }
 
 void CudaBackend::attention(const AttentionSpec& spec) {
@@ -83,6 +70,11 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   prepare.sequence = input<int32_t>(in.sequence);
   prepare.position = input<int64_t>(in.position);
   prepare.kv = kv_layer(spec.kv_layer);
+  if (decode_) {
+    cuda::attention_decode({prepare, spec.scale, spec.window, out.data, out.width, attention_scratch_.data()},
+                           main_.handle());
+    return;
+  }
   cuda::attention_prepare(prepare, main_.handle());
   cuda::AttentionArgs attend;
   attend.q = q.data;
@@ -108,83 +100,53 @@ void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
 }
 
 void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
-  pack(residual, spec.norm);
+  const Rows x = rows(residual);
   const InputLayout in = inputs();
-  const int64_t experts = parts_.family.geometry().expert.experts;
-  cuda::MatvecArgs router;
-  router.w = (*weights_)[spec.router];
-  router.x = packed_.as<uint32_t>();
-  router.tokens = count_;
-  router.y = router_logits_.as<float>();
-  router.y_stride = experts;
-  cuda::matvec(router, main_.handle());
-  cuda::RouterArgs top;
-  top.logits = router_logits_.as<float>();
-  top.logits_stride = experts;
-  top.tokens = count_;
-  top.experts = experts;
-  top.k = top_k_;
-  top.renormalize = spec.renormalize;
-  if (decode_) {
-    top.forced = input<int32_t>(in.forced);
-    top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-  }
-  top.ids = ids_.as<int32_t>();
-  top.weights = expert_weights_.as<float>();
-  const int64_t chosen = spec.moe_layer * parts_.max_tokens * top_k_;
-  top.record = chosen_.as_device<int32_t>() + chosen;
-  cuda::router_top_k(top, main_.handle());
-
   CudaMoeCall call;
   call.layer = spec.moe_layer;
   call.tokens = count_;
+  call.placement = placement_;
+  call.residual = x.data;
+  call.residual_stride = x.width;
+  call.norm_w = (*weights_)[spec.norm.weight];
+  call.norm_eps = spec.norm.eps;
+  call.router = (*weights_)[spec.router];
+  call.renormalize = spec.renormalize;
   call.x = packed_.as<uint32_t>();
+  call.router_logits = router_logits_.as<float>();
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
-  call.out = product_.as<float>();
-  call.out_stride = rows(residual).width;
-  call.placement = placement_;
+  call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
   if (decode_) {
+    call.forced = input<int32_t>(in.forced);
+    call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
     moe_.decode(call);
-  } else {
-    main_.synchronize();
-    int32_t* ids = chosen_.as_host<int32_t>() + chosen;
-    if (parts_.hooks.forced()) {
-      parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
-      cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
-    }
-    prefill_.layer(call, ids);
+    return;
   }
-  add_product(residual);
+  moe_.route(call);
+  main_.synchronize();
+  int32_t* ids = chosen_.as_host<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
+  if (parts_.hooks.forced()) {
+    parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
+    cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
+  }
+  prefill_.layer(call, ids);
 }
 
 void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm.weight].size());
   const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
   if (wanted == 0) return;
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  if (!decode_) {
-    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, cols, head_input_.as<float>(), cols},
-                    main_.handle());
-    args.x = head_input_.as<float>();
-    args.x_stride = cols;
-  }
-  args.w = (*weights_)[norm.weight];
-  args.eps = norm.eps;
+  cuda::MatvecArgs args;
+  args.input = input_of(from, norm);
   args.tokens = wanted;
-  args.cols = cols;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  cuda::MatvecArgs product;
-  product.w = (*weights_)[head];
-  product.x = packed_.as<uint32_t>();
-  product.tokens = wanted;
-  product.y = logits_.as<float>();
-  product.y_stride = vocab_;
-  cuda::matvec(product, main_.handle());
+  if (!decode_) {
+    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, x.width, head_input_.as<float>(), x.width},
+                    main_.handle());
+    args.input.x = head_input_.as<float>();
+  }
+  args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
+  cuda::matvec(args, main_.handle());
   cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }
 
