@@ -27,9 +27,10 @@ struct EngineCounters {
   uint64_t expert_fetched = 0;
   uint64_t expert_cpu = 0;
   uint64_t expert_promoted = 0;
-  // Look-ahead: experts predicted for a next layer (distinct per layer and step), those of them that were in no slot and
-  // were copied ahead, of these the ones that were used before they lost their slot, and of those the ones whose copy
-  // was still under way when their layer began.
+  // Look-ahead: experts predicted for a next layer (distinct per layer and step), those of them that were in no slot
+  // and were copied ahead, of these the ones that were used before they lost their slot, and of those the ones whose
+  // copy was still under way when their layer began (host device; 0 on cuda, where a layer waits for all of them at
+  // once).
   uint64_t expert_predicted = 0;
   uint64_t expert_prefetched = 0;
   uint64_t prefetch_useful = 0;

@@ -54,6 +54,10 @@ void check_look_ahead(const ModelGeometry& geometry, const EngineConfig& config)
                                                    : "strategy " + std::string(strategy_name(config.strategy)),
            "numerics serve with strategy offload or hybrid, or look-ahead off", "look_ahead");
   }
+  if (config.device == Device::kCuda && !config.weights.synthetic) {
+    refuse("look-ahead by a real router", "device cuda",
+           "the host device, or synthetic weights, whose routing trace predicts", "look_ahead");
+  }
   const int64_t least = max_distinct_experts(geometry, config) + 1;  // SlotTable leaves so many to fetches
   if (config.slots < least) {
     refuse("slots too few for look-ahead", std::to_string(config.slots), std::to_string(least) + " or more", "slots");

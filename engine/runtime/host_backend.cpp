@@ -309,14 +309,13 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
   int count = top_k_;
   if (parts_.hooks.forced()) {
     count = parts_.hooks.predictions();
-    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data());
+    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
   } else {
     route(spec, spec.next_router, predicted_ids_.data(), weights_.data());
   }
   parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
-  return predicted_.merge(rows, count, [&](int64_t token, int rank) {
-    return predicted_ids_[static_cast<size_t>(token * count + rank)];
-  });
+  return predicted_.merge(
+      rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
 }
 
 void HostBackend::moe(const MoeSpec& spec, Slot residual) {

@@ -1,5 +1,6 @@
 #include "engine/runtime/routing_hooks.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/base/error.h"
@@ -59,9 +60,10 @@ void RoutingHooks::choose(const StepTokens& tokens, int layer, int32_t* ids) con
   }
 }
 
-void RoutingHooks::predict(const StepTokens& tokens, int layer, int32_t* ids) const {
+void RoutingHooks::predict(const StepTokens& tokens, int layer, int32_t* ids, int64_t stride) const {
   for (int64_t t = 0; t < tokens.count(); ++t) {
-    for (const int16_t id : forced_->predicted_at(trace_token(tokens, t), layer)) *ids++ = id;
+    const auto predicted = forced_->predicted_at(trace_token(tokens, t), layer);
+    std::copy(predicted.begin(), predicted.end(), ids + t * stride);
   }
 }
 

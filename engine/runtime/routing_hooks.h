@@ -46,9 +46,9 @@ class RoutingHooks {
   bool recording() const { return record_ != nullptr; }
 
   // What the forced trace predicts for a layer, in place of the look-ahead's router: `predictions()` a token, best
-  // first, -1 trailing. REQUIRES forced().
+  // first, -1 trailing; a token's ids are `stride` apart from the next one's. REQUIRES forced().
   int predictions() const { return forced_->predictions; }
-  void predict(const StepTokens& tokens, int layer, int32_t* ids) const;
+  void predict(const StepTokens& tokens, int layer, int32_t* ids, int64_t stride) const;
   // Notes what was predicted for `layer`: (tokens, count) ids. Every decode step, layers in order from 1.
   void record_predictions(const StepTokens& tokens, int layer, int count, const int32_t* ids);
   void finish_step(const StepTokens& tokens);

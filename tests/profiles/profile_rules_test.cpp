@@ -91,6 +91,7 @@ TEST_CASE("the split table fits its strategy") {
 TEST_CASE("resident has every expert in a slot and no split") {
   const auto resident = [](ft::Profile& p) {
     use_strategy(p, "resident");
+    p.serve.look_ahead.reset(), p.serve.max_prefetches_per_layer.reset();
     p.serve.fetch_of_misses = {};
     p.serve.promote_bytes_per_layer = 0;
   };

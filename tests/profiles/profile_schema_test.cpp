@@ -224,7 +224,7 @@ TEST_CASE("coordinates of a point take any name but numbers only") {
 
 TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   Json json = sample_json();
-  json["version"] = "1.3.0";
+  json["version"] = "1.4.0";
   json["weather"] = "fine";
   json["identity"]["host"]["altitude_m"] = 400;
   json["candidates"][0]["colour"] = "blue";

@@ -97,7 +97,7 @@ void CudaMoe::make_table() {
 }
 
 void CudaMoe::make_work() {
-  const int64_t copies = int64_t{2} * max_distinct_;
+  const int64_t copies = int64_t{max_distinct_} + config_.max_prefetches_per_layer;
   const int64_t bytes = padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::ExpertItem))) +
                         2 * padded(copies * 8) + padded(max_pairs_ * 4) + padded(max_pairs_) + 3 * kAlign;
   work_memory_ = cuda::DeviceBuffer(bytes * bank_.layers());
@@ -109,8 +109,8 @@ void CudaMoe::make_work() {
     work.copy_target = take<std::byte*>(at, copies);
     work.pairs = take<int32_t>(at, max_pairs_);
     work.from_host = take<uint8_t>(at, max_pairs_);
-    work.item_bounds = take<int32_t>(at, 3);
-    work.copy_counts = take<int32_t>(at, 2);
+    work.item_bounds = take<int32_t>(at, 4);
+    work.copy_counts = take<int32_t>(at, 3);
     work.ticket = take<uint32_t>(at, 1);
     work_.push_back(work);
   }
@@ -165,6 +165,13 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.fetch_of_misses = split_.as<int32_t>();
   plan.items_fetch = arms_of(call).items_fetch;
   plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
+    plan.predicted = call.predicted;
+    plan.predicted_ranks = cuda::kMaxPlanTopK;
+    plan.max_prefetches = config_.max_prefetches_per_layer;
+    plan.next_bank = weights_.bank(call.layer + 1);
+    plan.next_blob_bytes = bank_.layout(call.layer + 1).bytes;
+  }
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
   plan.slots = slots_.data();
@@ -186,6 +193,7 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.prefetches = slots && config_.look_ahead != LookAhead::kOff && call.layer + 1 < bank_.layers();
   arms.items_fetch = slots && config_.link_slowdown == 1;
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
@@ -217,7 +225,8 @@ void CudaMoe::fork_link() {
 
 // Items that fetch for themselves. Without a CPU arm every pair is an item's, and the last kernel merges.
 void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
-  const cuda::ExpertArgs experts = experts_of(call, 0, 2);
+  join_prefetch();
+  const cuda::ExpertArgs experts = experts_of(call, 0, 3);
   cuda::expert_gate_up(experts, main_.handle());
   if (arms.cpu) {
     cuda::expert_down(experts, main_.handle());
@@ -243,9 +252,29 @@ void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
   }
   compute(0, 1);
   if (!arms.fetches) return;
-  fetched_.make_wait(main_.handle());
+  fetched_.make_wait(main_.handle());  // and for the prefetch before it on the link stream
+  prefetch_open_ = false;
   cuda::gather_point(main_.handle());
-  compute(1, 2);
+  compute(1, 3);
+}
+
+void CudaMoe::prefetch(const Arms& arms, const CudaMoeCall& call) {
+  if (!arms.prefetches) return;
+  fork_link();
+  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                .blob_bytes = bank_.layout(call.layer + 1).bytes,
+                .repeat = config_.link_slowdown,
+                .prefetches = true},
+               link_.handle());
+  prefetched_.record(link_.handle());
+  prefetch_open_ = true;
+}
+
+void CudaMoe::join_prefetch() {
+  if (!prefetch_open_) return;
+  prefetch_open_ = false;
+  prefetched_.make_wait(main_.handle());
+  cuda::gather_point(main_.handle());
 }
 
 void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
@@ -283,6 +312,7 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
   if (arms.slots && arms.items_fetch) compute_items(arms, call);
   if (arms.slots && !arms.items_fetch) compute_filled_slots(arms, call);
+  prefetch(arms, call);
   promote(arms, call);
   if (arms.cpu && config_.no_wait) {
     main_.synchronize();
@@ -295,7 +325,7 @@ void CudaMoe::finish() {
   if (link_used_) {
     joined_.record(link_.handle());
     joined_.make_wait(main_.handle());
-    link_used_ = false;
+    link_used_ = prefetch_open_ = false;
   }
   cuda::finish_step(box_memory_.as_device<cuda::CpuMailbox>(), step_number_.as<uint32_t>(), main_.handle());
 }
@@ -382,8 +412,8 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t key = content.key_of_slot[slot];
     key_of_slot[slot] = static_cast<int32_t>(key);
-    stamps[slot] = victim_stamp(key < 0 ? 0 : priorities[static_cast<size_t>(key)], static_cast<int64_t>(slot),
-                                table_.slot_bits);
+    stamps[slot] =
+        victim_stamp(key < 0 ? 0 : priorities[static_cast<size_t>(key)], static_cast<int64_t>(slot), table_.slot_bits);
     if (key < 0) continue;
     slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
     const int layer = static_cast<int>(key / table_.experts);

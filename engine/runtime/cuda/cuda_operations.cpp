@@ -120,6 +120,9 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   if (decode_) {
     call.forced = input<int32_t>(in.forced);
     call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
+    if (predictions_ > 0 && spec.moe_layer + 1 < moe_layer_count_) {
+      call.predicted = input<int32_t>(in.predicted) + (spec.moe_layer + 1) * count_ * predictions_;
+    }
     moe_.decode(call);
     return;
   }
