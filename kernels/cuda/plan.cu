@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
   __shared__ PlanState state;
   let_next_start();
   wait_for_previous();
-  plan_in_block(a, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
+  plan_in_block(a, PlanInput(a), most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
 
 }  // namespace

@@ -78,6 +78,22 @@ struct PlanLists {
   __device__ int expert(int d) const { return static_cast<int>(sorted[begin[d]] >> kPairBits); }
 };
 
+// What the plan starts from. In device memory, or read ahead of it: each is a latency of the level-two cache or more.
+struct PlanInput {
+  const int32_t* ids = nullptr;             // (tokens, top_k)
+  const int32_t* slot_of_expert = nullptr;  // (experts) of this layer
+  uint64_t plan_number = 0, step_number = 0, last_layer_plus_one = 0, aside = 0;
+
+  PlanInput() = default;
+  __device__ explicit PlanInput(const PlanArgs& a)
+      : ids(a.ids),
+        slot_of_expert(a.table.slot_of_key + static_cast<int64_t>(a.layer) * a.table.experts),
+        plan_number(a.table.clock[kPlanNumber]),
+        step_number(a.table.clock[kStepNumber]),
+        last_layer_plus_one(a.table.clock[kLastLayerPlusOne]),
+        aside(a.table.clock[kAside]) {}
+};
+
 struct PlanState {  // static shared memory
   int warp_totals[kPlanWarps];
   unsigned long long host_tokens;  // bit t: token t has a pair for the CPU
@@ -122,10 +138,10 @@ __device__ inline ExpertItem fetched_item(const PlanArgs& a, const PlanLists& li
 
 // Pairs in order of experts (a pair's place is the number of smaller words: at 64 pairs 64 reads of shared memory beat
 // any sort), the distinct experts' bounds, host_ids all -1. Returns the number of distinct experts.
-__device__ inline int group_pairs(const PlanArgs& a, const PlanLists& lists, PlanState& state) {
+__device__ inline int group_pairs(const PlanArgs& a, const int32_t* ids, const PlanLists& lists, PlanState& state) {
   const int pairs = static_cast<int>(a.tokens) * a.top_k, thread = static_cast<int>(threadIdx.x);
   for (int p = thread; p < pairs; p += kPlanThreads) {
-    const int id = a.ids[p];
+    const int id = ids[p];
     lists.words[p] = id < 0 ? kNoPair : static_cast<uint32_t>(id) << kPairBits | static_cast<uint32_t>(p);
   }
   __syncthreads();
@@ -240,11 +256,10 @@ struct PlanTime {
   bool new_step;
 };
 
-__device__ inline PlanTime time_of(const PlanArgs& a) {
-  const uint64_t* clock = a.table.clock;
-  const bool new_step = static_cast<uint64_t>(a.layer + 1) <= clock[kLastLayerPlusOne] || clock[kStepNumber] == 0;
-  return {clock[kPlanNumber] + 1, clock[kStepNumber] + (new_step ? 1 : 0),
-          new_step ? 0 : static_cast<int>(clock[kAside]), new_step};
+__device__ inline PlanTime time_of(const PlanArgs& a, const PlanInput& input) {
+  const bool new_step = static_cast<uint64_t>(a.layer + 1) <= input.last_layer_plus_one || input.step_number == 0;
+  return {input.plan_number + 1, input.step_number + (new_step ? 1 : 0), new_step ? 0 : static_cast<int>(input.aside),
+          new_step};
 }
 
 __device__ inline uint64_t stamp_of(const SlotTableView& table, int slot) {
@@ -268,8 +283,8 @@ struct Uses {
 
 // Notes the layer's uses: hits are held and become items, what is arriving comes behind `hits + fetches` later on
 // (lists.slot says ~slot), misses go to lists.miss. Ends with a barrier.
-__device__ inline Uses note_uses(const PlanArgs& a, const PlanLists& lists, int distinct, const PlanTime& time,
-                                 PlanState& state) {
+__device__ inline Uses note_uses(const PlanArgs& a, const PlanInput& input, const PlanLists& lists, int distinct,
+                                 const PlanTime& time, PlanState& state) {
   const SlotTableView& table = a.table;
   const int thread = static_cast<int>(threadIdx.x);
   Uses uses{0, 0, 0};
@@ -281,7 +296,7 @@ __device__ inline Uses note_uses(const PlanArgs& a, const PlanLists& lists, int 
     if (d < distinct) {
       const int32_t key = a.layer * table.experts + lists.expert(d);
       if (table.slots > 0) {
-        slot = table.slot_of_key[key];
+        slot = input.slot_of_expert[lists.expert(d)];
         before = table.priority_of_key[key];
         table.priority_of_key[key] =
             priority_after_use(before, use_time(time.plan, d), table.half_life_log2, kUseBonus);
@@ -468,14 +483,15 @@ __device__ inline void release_hits(const PlanArgs& a, const PlanLists& lists, i
   }
 }
 
-__device__ inline void place_by_table(const PlanArgs& a, const PlanLists& lists, int distinct, PlanState& state) {
+__device__ inline void place_by_table(const PlanArgs& a, const PlanInput& input, const PlanLists& lists, int distinct,
+                                      PlanState& state) {
   const SlotTableView& table = a.table;
   const int thread = static_cast<int>(threadIdx.x);
-  const PlanTime time = time_of(a);
+  const PlanTime time = time_of(a, input);
   if (thread == 0) state.prefetches = state.predicted = state.useful = 0;
   if (time.new_step) release_held(table);
   __syncthreads();
-  const Uses uses = note_uses(a, lists, distinct, time, state);
+  const Uses uses = note_uses(a, input, lists, distinct, time, state);
   const int held_hits = uses.hits + uses.arriving, aside = time.aside - uses.arriving;
   const int open = table.slots - held_hits - aside;  // slots that are not held
   int fetches = 0;
@@ -565,13 +581,15 @@ __device__ inline void place_given(const PlanArgs& a, const PlanLists& lists, in
 // Checks what both launchers require; the largest number of distinct experts.
 int check_plan(const PlanArgs& args);
 
-// Plans the layer; every thread of the block calls it. `memory`: PlanLists::bytes of shared memory.
-__device__ inline void plan_in_block(const PlanArgs& a, int most_distinct, unsigned char* memory, PlanState& state) {
+// Plans the layer; every thread of the block calls it. `memory`: PlanLists::bytes of shared memory, in which nothing of
+// `input` lies.
+__device__ inline void plan_in_block(const PlanArgs& a, const PlanInput& input, int most_distinct,
+                                     unsigned char* memory, PlanState& state) {
   const PlanLists lists(memory, PlanLists::sizes_of(a, most_distinct));
-  const int distinct = group_pairs(a, lists, state);
+  const int distinct = group_pairs(a, input.ids, lists, state);
   switch (a.placement) {
     case Placement::kTable:
-      place_by_table(a, lists, distinct, state);
+      place_by_table(a, input, lists, distinct, state);
       break;
     case Placement::kAllHits:
       place_all_hits(a, lists, distinct, state);

@@ -185,11 +185,10 @@ __device__ void take_largest(const Route& r, const Choice& c, int k) {
   __syncthreads();
 }
 
-// Ends with a barrier.
-__device__ void choose(const Route& r, unsigned char* memory) {
+// Ids also to `ids` in shared memory. Ends with a barrier.
+__device__ void choose(const Route& r, bool forced, unsigned char* memory, int32_t* ids) {
   const int k = r.top.k, thread = static_cast<int>(threadIdx.x);
   const Choice c(memory, r.tokens, r.rows, k);
-  const bool forced = r.top.forced != nullptr && *r.top.forced != 0;
   probabilities(r, c);
   take_largest(r, c, k);
   for (int i = thread; i < r.tokens * k; i += kPlanThreads) {
@@ -200,6 +199,7 @@ __device__ void choose(const Route& r, unsigned char* memory) {
     for (int s = 0; s < k; ++s) all = f32::add(all, is_nan ? sum : c.weights[token * k + s]);
     const float weight = is_nan ? sum : c.weights[i];
     const int32_t id = forced ? r.top.forced_ids[i] : is_nan ? slot : c.chosen[i];
+    ids[i] = id;
     r.top.ids[i] = id;
     r.top.weights[i] = r.top.renormalize ? f32::div(weight, all) : weight;
     if (r.top.record != nullptr) r.top.record[i] = id;
@@ -226,11 +226,21 @@ __global__ void __launch_bounds__(kPlanThreads)
   extern __shared__ uint4 memory[];
   __shared__ PlanState state;
   __shared__ float scales[kNormPackTokens];
+  __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   WeightWords words{};
   if (warp < r.blocks) load_weights(r, warp, lane, words);
   let_next_start();
   wait_for_previous();
+  // For the block that comes last, whichever it is: under way while the rows are normed.
+  PlanInput input(a);
+  const bool forced = r.top.forced != nullptr && *r.top.forced != 0;
+  int32_t slots[kMaxExperts / kPlanThreads] = {};
+#pragma unroll
+  for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) {
+    const int expert = thread + i * kPlanThreads;
+    if (a.table.slots > 0 && expert < r.rows) slots[i] = input.slot_of_expert[expert];
+  }
   auto* x = reinterpret_cast<uint32_t*>(memory);
   const int64_t row_words = activation_words(r.source.cols);
   auto* stage = reinterpret_cast<float*>(x + r.tokens * row_words);
@@ -246,8 +256,12 @@ __global__ void __launch_bounds__(kPlanThreads)
   __syncthreads();
   write_logits(r, cells);
   if (!arrive_last(r.arrived)) return;
-  choose(r, reinterpret_cast<unsigned char*>(memory));
-  plan_in_block(a, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
+#pragma unroll
+  for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) slot_of_expert[thread + i * kPlanThreads] = slots[i];
+  input.ids = ids;
+  input.slot_of_expert = slot_of_expert;
+  choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
+  plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
 
 int64_t shared_bytes_of(const Route& r, const PlanArgs& plan, int most_distinct) {

@@ -18,6 +18,8 @@ dim3 elements_grid(int64_t cols, int64_t tokens) {
 __device__ __forceinline__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 __global__ void embed_kernel(const EmbedArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.width) return;
   const int64_t token = blockIdx.y;
@@ -26,6 +28,8 @@ __global__ void embed_kernel(const EmbedArgs args) {
 }
 
 __global__ void pack_kernel(const PackArgs args, int64_t words) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= words) return;
   const int64_t token = blockIdx.y;
@@ -35,6 +39,8 @@ __global__ void pack_kernel(const PackArgs args, int64_t words) {
 
 // A block is a row. A thread handles pairs of elements in both passes' last step, so y may be x.
 __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
+  let_next_start();
+  wait_for_previous();
   __shared__ float stage[kNormStageFloats];
   __shared__ float scale;
   const int64_t token = blockIdx.x;
@@ -54,6 +60,8 @@ __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPac
 }
 
 __global__ void silu_mul_kernel(const PairwiseArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -62,6 +70,8 @@ __global__ void silu_mul_kernel(const PairwiseArgs args) {
 }
 
 __global__ void add_kernel(const PairwiseArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -69,6 +79,8 @@ __global__ void add_kernel(const PairwiseArgs args) {
 }
 
 __global__ void take_rows_kernel(const TakeRowsArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t row = blockIdx.y;
@@ -76,6 +88,8 @@ __global__ void take_rows_kernel(const TakeRowsArgs args) {
 }
 
 __global__ void merge_kernel(const MergeArgs args) {
+  let_next_start();
+  wait_for_previous();
   const int64_t i = element();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
@@ -95,46 +109,39 @@ __global__ void merge_kernel(const MergeArgs args) {
 
 void embed(const EmbedArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.width == 0) return;
-  embed_kernel<<<elements_grid(args.width, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("embed");
+  launch(embed_kernel, elements_grid(args.width, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void pack_activations(const PackArgs& args, StreamHandle stream) {
   const int64_t words = activation_words(args.cols);
   if (args.tokens == 0 || words == 0) return;
-  pack_kernel<<<elements_grid(words, args.tokens), kThreads, 0, stream>>>(args, words);
-  require_launched("pack_activations");
+  launch(pack_kernel, elements_grid(words, args.tokens), dim3(kThreads), 0, stream, args, words);
 }
 
 void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   const auto blocks = static_cast<unsigned>(args.tokens);
-  rmsnorm_pack_kernel<<<blocks, kThreads, 0, stream>>>(args, activation_words(args.cols));
-  require_launched("rmsnorm_pack");
+  launch(rmsnorm_pack_kernel, dim3(blocks), dim3(kThreads), 0, stream, args, activation_words(args.cols));
 }
 
 void silu_mul(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  silu_mul_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("silu_mul");
+  launch(silu_mul_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void add(const PairwiseArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  add_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("add");
+  launch(add_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
   if (args.count == 0 || args.cols == 0) return;
-  take_rows_kernel<<<elements_grid(args.cols, args.count), kThreads, 0, stream>>>(args);
-  require_launched("take_rows");
+  launch(take_rows_kernel, elements_grid(args.cols, args.count), dim3(kThreads), 0, stream, args);
 }
 
 void merge(const MergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  merge_kernel<<<elements_grid(args.cols, args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("merge");
+  launch(merge_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 }  // namespace ft::cuda

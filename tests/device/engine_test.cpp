@@ -184,6 +184,12 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       const std::span<const float> row = rows.subspan(i * vocab, vocab);
       logits[i].insert(logits[i].end(), row.begin(), row.end());
       next[i] = arg_max(row);
+      const std::span<const LargestLogit> largest = engine.largest_logits();
+      if (step > 0 && (largest.size() != prompts.size() || largest[i].id != next[i] ||
+                       largest[i].value != row[static_cast<size_t>(next[i])])) {
+        throw Error(ErrorKind::kFailed,
+                    {.what = "the device's largest logit is another one", .value = std::to_string(i)});
+      }
       runs[i].position = engine.sequence_length(runs[i].sequence);
       runs[i].ids = {&next[i], 1};
     }

@@ -39,11 +39,13 @@ int main(int argc, char** argv) {
   guarded(report, "owners", ft::device_test::test_owners);
   guarded(report, "plan", ft::device_test::test_plan);
   guarded(report, "given plans", ft::device_test::test_given_plans);
+  guarded(report, "route", ft::device_test::test_route);
   guarded(report, "copies", ft::device_test::test_copies);
   guarded(report, "hand-over", ft::device_test::test_mailbox);
   guarded(report, "registered memory", ft::device_test::test_registered_memory);
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) {
     guarded(report, "bench", [](Report&) { ft::device_test::bench_moe(); });
+    guarded(report, "bench of routes", [](Report&) { ft::device_test::bench_route(); });
   }
   std::printf("%d passed, %d failed, %d skipped\n", report.passed, report.failed, report.skipped);
   return report.failed == 0 ? 0 : 1;

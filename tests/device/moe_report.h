@@ -39,8 +39,10 @@ void test_owners(Report& report);
 void test_registered_memory(Report& report);
 void test_plan(Report& report);
 void test_given_plans(Report& report);
+void test_route(Report& report);
 void test_copies(Report& report);
 void test_mailbox(Report& report);
 void bench_moe();
+void bench_route();
 
 }  // namespace ft::device_test

@@ -59,6 +59,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   attention_scratch_ = cuda::DeviceBuffer(cuda::attention_decode_scratch_bytes(
       config_.max_batch, geometry.heads, static_cast<int>(geometry.kv_heads), geometry.head_dim, parts_.max_context));
   cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
+  largest_host_ = cuda::PinnedBuffer(tokens * static_cast<int64_t>(sizeof(LargestLogit)));
+  end_words_ = cuda::DeviceBuffer(8 + tokens * 8);
+  cuda::fill_zero(end_words_.data(), end_words_.bytes(), main_.handle());
   const int64_t input_bytes = std::max(InputLayout(tokens, 0, top_k_, predictions_).bytes,
                                        InputLayout(config_.max_batch, moe_layer_count_, top_k_, predictions_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);
@@ -93,12 +96,26 @@ void CudaBackend::begin(const StepTokens& tokens, bool decode, cuda::Placement p
 
 // Everything that a decode step launches, for a capture or one by one.
 void CudaBackend::launch_forward() {
-  cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   StepBatch batch;  // the family asks for nothing of it in a decode step
   batch.tokens = batch.logits_rows = count_;
   batch.decode = true;
   parts_.family.forward(*this, parts_.weights, batch);
-  moe_.finish();
+  launch_end(count_);
+}
+
+// Logits and their largest go to the host in the launch that says the step is over.
+void CudaBackend::launch_end(int64_t rows) {
+  const bool joined = moe_.join();
+  cuda::EndStepArgs end = moe_.end_of_step();
+  end.after_join = joined;
+  end.logits = logits_.as<float>();
+  end.rows = rows;
+  end.vocab = vocab_;
+  end.pinned_logits = logits_host_.as_device<float>();
+  end.pinned_largest = largest_host_.as_device<LargestLogit>();
+  end.arrived = end_words_.as<uint32_t>();
+  end.largest = end_words_.as<unsigned long long>() + 1;
+  cuda::end_step(end, main_.handle());
 }
 
 cuda::Graph CudaBackend::capture_forward(int64_t tokens, cuda::Placement placement) {
@@ -204,6 +221,7 @@ void CudaBackend::keep_wanted_logits() {
   for (size_t i = 0; i < tokens_->logits_tokens.size(); ++i) {
     const int64_t token = tokens_->logits_tokens[i];
     if (token == static_cast<int64_t>(i)) continue;
+    largest_host_.as_host<LargestLogit>()[i] = largest_host_.as_host<LargestLogit>()[token];
     std::memcpy(rows + static_cast<int64_t>(i) * vocab_, rows + token * vocab_, static_cast<size_t>(vocab_) * 4);
   }
 }
@@ -222,7 +240,7 @@ void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<co
     const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
     moe(site.spec, site.residual);
   }
-  moe_.finish();
+  launch_end(0);
 }
 
 void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,

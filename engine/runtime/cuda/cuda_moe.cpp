@@ -321,13 +321,19 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   if (arms.cpu || !arms.items_fetch) wait_and_merge(call);
 }
 
-void CudaMoe::finish() {
-  if (link_used_) {
-    joined_.record(link_.handle());
-    joined_.make_wait(main_.handle());
-    link_used_ = prefetch_open_ = false;
-  }
-  cuda::finish_step(box_memory_.as_device<cuda::CpuMailbox>(), step_number_.as<uint32_t>(), main_.handle());
+bool CudaMoe::join() {
+  if (!link_used_) return false;
+  joined_.record(link_.handle());
+  joined_.make_wait(main_.handle());
+  link_used_ = prefetch_open_ = false;
+  return true;
+}
+
+cuda::EndStepArgs CudaMoe::end_of_step() const {
+  cuda::EndStepArgs end;
+  end.box = box_memory_.as_device<cuda::CpuMailbox>();
+  end.step_number = step_number_.as<uint32_t>();
+  return end;
 }
 
 void CudaMoe::set_given(std::span<const LayerPlan> plans) {

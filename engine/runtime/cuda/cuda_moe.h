@@ -29,7 +29,7 @@
 #include "engine/runtime/cuda/cpu_arm.h"
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/device_weights_cuda.h"
-#include "kernels/cuda/moe.h"
+#include "kernels/cuda/step.h"
 
 namespace ft {
 
@@ -61,8 +61,10 @@ class CudaMoe {
 
   void decode(const CudaMoeCall& call);
   void route(const CudaMoeCall& call);  // norm, router and choice alone: for prefill
-  // Last launches of a step: the link stream joins, then the host is told.
-  void finish();
+  // Before the last launch of a step: the link stream joins, if it was used: true.
+  bool join();
+  // What the last launch tells the host by.
+  cuda::EndStepArgs end_of_step() const;
 
   // Plans from outside for the next kGiven calls: copied to the device on the main stream by upload_given, which may be
   // captured; set_given writes the pinned side.

@@ -1,0 +1,228 @@
+// route_and_plan against the launches that it replaces (rmsnorm_pack, matvec, router_top_k, plan_layer, each tested
+// against the CPU or SlotTable): logits, ids, weights, packed rows and everything the plan writes, bit for bit. And
+// what it costs in a chain.
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "kernels/formats/format.h"
+#include "kernels/ops/activations.h"
+#include "tests/device/moe_report.h"
+#include "tests/device/moe_rig.h"
+
+namespace ft::device_test {
+namespace {
+
+struct RouteShape {
+  int experts = 8, top_k = 2, tokens = 1;
+  int64_t hidden = 256;
+};
+
+class RouteRig {
+ public:
+  RouteRig(const RouteShape& s, int layers, int slots, uint64_t seed)
+      : shape(s), plan({layers, s.experts, slots, s.tokens, s.top_k, s.hidden}) {
+    const FormatInfo& format = format_info(FormatId::kBf16);
+    const PackedLayout layout = format.layout(s.experts, s.hidden);
+    const int64_t row_words = activation_words(s.hidden);
+    router_ = cuda::DeviceBuffer(layout.bytes);
+    rows_ = cuda::DeviceBuffer((s.tokens + 1) * s.hidden * 4);
+    out_ = cuda::DeviceBuffer(s.tokens * (row_words + s.experts + 2 * s.top_k) * 4 + 256);
+    cuda::PinnedBuffer router(layout.bytes), rows(rows_.bytes());
+    format.synthesize(layout, seed, 0, layout.row_tiles, router.host());
+    Random random(seed);
+    for (int64_t i = 0; i < (s.tokens + 1) * s.hidden; ++i) {
+      rows.as_host<float>()[i] = static_cast<float>(random.below(2001)) * 2e-3f - 2.0f;
+    }
+    rows_host_ = std::move(rows);
+    cuda::copy_to_device(router_.data(), router.host(), layout.bytes, plan.stream.handle());
+    upload_rows();
+    cuda::fill_zero(out_.data(), out_.bytes(), plan.stream.handle());
+    plan.stream.synchronize();
+    args.x = rows_.as<float>() + s.hidden;
+    args.x_stride = s.hidden;
+    args.norm_w = rows_.as<float>();
+    args.norm_eps = 1e-6f;
+    args.router = {layout, router_.data(), 1.0f};
+    auto* at = out_.as<uint32_t>();
+    args.arrived = at;
+    args.words = at + 64;
+    args.logits = reinterpret_cast<float*>(args.words + s.tokens * row_words);
+    args.top.tokens = s.tokens;
+    args.top.k = s.top_k;
+    args.top.renormalize = true;
+    args.top.ids = reinterpret_cast<int32_t*>(args.logits + s.tokens * s.experts);
+    args.top.weights = reinterpret_cast<float*>(args.top.ids + s.tokens * s.top_k);
+    plan.args.ids = args.top.ids;
+    plan.args.x = args.words;
+    plan.args.tokens = s.tokens;
+    std::vector<int> split;
+    for (int m = 0; m <= plan.max_distinct(); ++m) split.push_back(m / 2);
+    plan.set_split(split);
+  }
+  float* row(int64_t token) { return rows_host_.as_host<float>() + (token + 1) * shape.hidden; }
+  void upload_rows() {
+    cuda::copy_to_device(rows_.data(), rows_host_.host(), rows_.bytes(), plan.stream.handle());
+    plan.stream.synchronize();
+  }
+  std::vector<uint32_t> outputs() {
+    std::vector<uint32_t> words(static_cast<size_t>(out_.bytes() / 4));
+    cuda::copy_to_host(words.data(), out_.data(), out_.bytes(), plan.stream.handle());
+    plan.stream.synchronize();
+    return words;
+  }
+
+  RouteShape shape;
+  PlanRig plan;
+  cuda::RouteArgs args;
+
+ private:
+  cuda::DeviceBuffer router_, rows_, out_;
+  cuda::PinnedBuffer rows_host_;
+};
+
+std::string first_difference(const char* what, const uint32_t* a, const uint32_t* b, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (a[i] != b[i]) return text("%s: word %lld is %08x, should be %08x", what, static_cast<long long>(i), a[i], b[i]);
+  }
+  return {};
+}
+
+template <class T>
+std::string compare_arrays(const char* what, const PlanRig& a, const PlanRig& b, T* in_a, T* in_b, int64_t count) {
+  const T *x = a.arena.host(in_a), *y = b.arena.host(in_b);
+  for (int64_t i = 0; i < count; ++i) {
+    if (x[i] != y[i]) return text("%s[%lld] differs", what, static_cast<long long>(i));
+  }
+  return {};
+}
+
+std::string compare_plans(PlanRig& a, PlanRig& b) {
+  a.arena.download();
+  b.arena.download();
+  const RigShape& s = a.shape;
+  const int64_t keys = int64_t{s.layers} * s.experts, pairs = int64_t{s.max_tokens} * s.top_k;
+  const std::string found[] = {
+      compare_arrays("slot_of_key", a, b, a.args.table.slot_of_key, b.args.table.slot_of_key, keys),
+      compare_arrays("stamp", a, b, a.args.table.stamp, b.args.table.stamp, s.slots),
+      compare_arrays("clock", a, b, a.args.table.clock, b.args.table.clock, cuda::kClockWords),
+      compare_arrays("item_bounds", a, b, a.args.work.item_bounds, b.args.work.item_bounds, 4),
+      compare_arrays("copy_counts", a, b, a.args.work.copy_counts, b.args.work.copy_counts, 3),
+      compare_arrays("ticket", a, b, a.args.work.ticket, b.args.work.ticket, 1),
+      compare_arrays("pairs", a, b, a.args.work.pairs, b.args.work.pairs, pairs),
+      compare_arrays("from_host", a, b, a.args.work.from_host, b.args.work.from_host, pairs)};
+  for (const std::string& difference : found) {
+    if (!difference.empty()) return difference;
+  }
+  const int items = a.arena.host(a.args.work.item_bounds)[2];
+  for (int i = 0; i < items; ++i) {
+    const cuda::ExpertItem &x = a.arena.host(a.args.work.items)[i], &y = b.arena.host(b.args.work.items)[i];
+    if (x.blob != y.blob || x.copy_to != y.copy_to || x.pair_begin != y.pair_begin || x.pair_count != y.pair_count) {
+      return text("item %d differs", i);
+    }
+  }
+  return {};
+}
+
+std::string compare_routes(const RouteShape& s, bool with_nan) {
+  constexpr int kSteps = 4, kPlanLayers = 2;
+  const int slots = std::min(s.experts * kPlanLayers, 2 * s.tokens * s.top_k);
+  RouteRig one(s, kPlanLayers, slots, 5), many(s, kPlanLayers, slots, 5);
+  for (RouteRig* rig : {&one, &many}) {
+    rig->plan.args.max_promotions = 1;
+    rig->plan.args.items_fetch = true;
+  }
+  for (int step = 0; step < kSteps * kPlanLayers; ++step) {
+    for (RouteRig* rig : {&one, &many}) {
+      for (int64_t i = 0; i < s.hidden; ++i) rig->row(0)[i] += 0.01f * static_cast<float>((step * 7 + i) % 13);
+      if (with_nan && step == 1) rig->row(s.tokens - 1)[s.hidden / 2] = std::numeric_limits<float>::quiet_NaN();
+      rig->upload_rows();
+      rig->plan.args.layer = step % kPlanLayers;
+    }
+    cuda::route_and_plan(one.args, one.plan.args, one.plan.stream.handle());
+    cuda::route(many.args, many.plan.stream.handle());
+    cuda::plan_layer(many.plan.args, many.plan.stream.handle());
+    const std::vector<uint32_t> a = one.outputs(), b = many.outputs();
+    std::string difference =
+        with_nan && step > 0 ? "" : first_difference("outputs", a.data(), b.data(), static_cast<int64_t>(a.size()));
+    if (with_nan && step > 0) {  // NaN payloads are not promised: ids are compared
+      const auto at = static_cast<size_t>(reinterpret_cast<uint32_t*>(one.args.top.ids) - one.args.arrived);
+      difference = first_difference("ids", a.data() + at, b.data() + at, s.tokens * s.top_k);
+    }
+    if (difference.empty()) difference = compare_plans(one.plan, many.plan);
+    if (!difference.empty()) return text("step %d: ", step) + difference;
+  }
+  return {};
+}
+
+}  // namespace
+
+void test_route(Report& report) {
+  for (const RouteShape& s : {RouteShape{4, 2, 1, 64},
+                              {8, 3, 2, 64},
+                              {32, 4, 1, 256},
+                              {33, 5, 3, 1056},
+                              {128, 8, 1, 2048},
+                              {128, 8, 8, 2048},
+                              {512, 10, 1, 2560},
+                              {512, 10, 8, 2560},
+                              {256, 6, 4, 4096},
+                              {1024, 16, 8, 272},
+                              {7, 7, 1, 5000}}) {
+    const std::string name = text("route and plan, %d experts, top %d, hidden %lld, %d tokens", s.experts, s.top_k,
+                                  static_cast<long long>(s.hidden), s.tokens);
+    const std::string difference = compare_routes(s, false);
+    report.result(name, difference.empty(), difference);
+  }
+  const std::string difference = compare_routes({128, 8, 2, 2048}, true);
+  report.result("route and plan with NaN", difference.empty(), difference);
+}
+
+namespace {
+
+double chain_us(cuda::Stream& stream, int count, const std::function<void(int)>& launch) {
+  stream.synchronize();
+  cuda::GraphCapture capture(stream.handle());
+  for (int i = 0; i < count; ++i) launch(i);
+  const cuda::Graph graph = capture.end();
+  std::vector<double> us;
+  cuda::Event begin(true), end(true);
+  for (int round = 0; round < 12; ++round) {
+    begin.record(stream.handle());
+    graph.launch(stream.handle());
+    end.record(stream.handle());
+    stream.synchronize();
+    us.push_back(end.seconds_since(begin) * 1e6 / count);
+  }
+  std::sort(us.begin(), us.end());
+  return us[us.size() / 2];
+}
+
+}  // namespace
+
+void bench_route() {
+  constexpr int kLayers = 48;
+  for (const RouteShape& s : {RouteShape{128, 8, 1, 2048}, {128, 8, 8, 2048}, {512, 10, 1, 2560}, {256, 6, 1, 4096}}) {
+    RouteRig rig(s, kLayers, kLayers * s.experts / 2, 3);
+    SlotTable::Content content;  // the first half of each layer's experts, which is about half hits
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int e = 0; e < s.experts / 2; ++e) content.key_of_slot.push_back(layer * s.experts + e);
+    }
+    rig.plan.restore(content);
+    const auto of = [&](cuda::Placement placement, int part) {
+      return chain_us(rig.plan.stream, kLayers, [&](int layer) {
+        rig.plan.args.layer = layer;
+        rig.plan.args.placement = placement;
+        if (part == 0) cuda::route_and_plan(rig.args, rig.plan.args, rig.plan.stream.handle());
+        if (part == 1) cuda::route(rig.args, rig.plan.stream.handle());
+        if (part == 2) cuda::plan_layer(rig.plan.args, rig.plan.stream.handle());
+      });
+    };
+    std::printf(
+        "%4d experts, hidden %lld, %d tokens: route and plan %.2f us (all hits %.2f); apart: route %.2f, plan %.2f\n",
+        s.experts, static_cast<long long>(s.hidden), s.tokens, of(cuda::Placement::kTable, 0),
+        of(cuda::Placement::kAllHits, 0), of(cuda::Placement::kTable, 1), of(cuda::Placement::kTable, 2));
+  }
+}
+
+}  // namespace ft::device_test
