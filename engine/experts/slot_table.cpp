@@ -140,7 +140,9 @@ void SlotTable::plan(int layer, std::span<const int> distinct, std::span<const i
     uint64_t& priority = priority_of_key_[static_cast<size_t>(key(layer, expert))];
     const int64_t slot = slot_of(layer, expert);
     if (slot < 0) misses_.push_back({priority, expert});
-    priority = priority_after_use(priority, use_time(plan_number_, place), policy_.half_life_log2, kUseBonus);
+    if (slots_ > 0) {
+      priority = priority_after_use(priority, use_time(plan_number_, place), policy_.half_life_log2, kUseBonus);
+    }
     if (slot >= 0) use(slot, expert, out);
     ++place;
   }

@@ -1,5 +1,6 @@
-// The slot table's policy in the simplest words: a list of slots, searched linearly. Written from slot_table.h's comment,
-// for SlotTable and replay to be compared with. A use's weight comes from use_priority.h, which has its own test.
+// The slot table's policy in the simplest words: a list of slots, searched linearly. Written from slot_table.h's
+// comment, for SlotTable and replay to be compared with. A use's weight comes from use_priority.h, which has its own
+// test.
 #pragma once
 
 #include <algorithm>
@@ -66,8 +67,10 @@ struct NaiveTable {
       const int64_t key = static_cast<int64_t>(layer) * experts + distinct[place];
       const int64_t slot = find(key);
       const uint64_t before = priority_of(key);
-      priority[key] =
-          priority_after_use(before, use_time(plans, static_cast<int>(place)), policy.half_life_log2, table);
+      if (!entries.empty()) {
+        priority[key] =
+            priority_after_use(before, use_time(plans, static_cast<int>(place)), policy.half_life_log2, table);
+      }
       if (slot < 0) {
         missing.emplace_back((uint64_t{1} << 63) - before, distinct[place]);
         continue;
