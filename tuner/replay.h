@@ -59,8 +59,8 @@ struct ReplayResult {
   double hit_rate = 0;                       // hits / distinct experts
   int64_t predicted = 0, prefetched = 0;     // as EngineCounters has them
   int64_t prefetch_useful = 0;
-  double hit_rate_halves[2] = {0, 0};        // of the counted steps, to see a steady state
-  SlotTable::Content content;                // at the end: where a measured run starts
+  double hit_rate_halves[2] = {0, 0};  // of the counted steps, to see a steady state
+  SlotTable::Content content;          // at the end: where a measured run starts
 };
 
 // Sequences are decoded together, one token each per step, until the shortest ends. Throws Error(kFailed) when traces

@@ -21,7 +21,7 @@ constexpr RoutingPreset kPresets[] = {
     {"q38-diverse", 0.4, 0.8, 0.85, 512, 10},   // Qwen3.8-Flash-Next, 300 tokens of diverse prose
     {"q38-mixed", 0.2, 1.1, 0.99, 512, 10},     // same model, code, maths, prose, several languages
     {"q38-agentic", 0.4, 2.2, 0.997, 512, 10},  // same model, one long agent session
-    {"diverse", 0.4, 0.8, 0.85, 512, 10},  // the same three under the names of their workloads, for any geometry
+    {"diverse", 0.4, 0.8, 0.85, 512, 10},       // the same three under the names of their workloads, for any geometry
     {"mixed", 0.2, 1.1, 0.99, 512, 10},
     {"agentic", 0.4, 2.2, 0.997, 512, 10},
     {"q38-agentic-mild", 0.2, 1.6, 0.995, 512, 10},

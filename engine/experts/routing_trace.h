@@ -1,5 +1,5 @@
-// Which experts a sequence of decode tokens chose, per MoE layer: recorded from the real router, or generated. With what
-// was predicted for each layer one layer before, if a look-ahead was on or asked for.
+// Which experts a sequence of decode tokens chose, per MoE layer: recorded from the real router, or generated. With
+// what was predicted for each layer one layer before, if a look-ahead was on or asked for.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace ft {
 
 inline constexpr int64_t kMaxTraceTokens = 65536;
-// Bound on tokens * layers * (top_k + predictions), so that a trace that is written can be read under kFileJsonLimits: 2.5 M picks are
-// at most 7.5 M JSON values (ids and, with top_k 1, two arrays around each).
+// Bound on tokens * layers * (top_k + predictions), so that a trace that is written can be read under
+// kFileJsonLimits: 2.5 M picks are at most 7.5 M JSON values (ids and, with top_k 1, two arrays around each).
 inline constexpr int64_t kMaxTracePicks = 2'500'000;
 
 struct RoutingTrace {
@@ -22,9 +22,9 @@ struct RoutingTrace {
   int layers = 0;      // MoE layers
   int experts = 0;
   int top_k = 0;
-  int64_t tokens = 0;        // consecutive decode tokens of one sequence
-  std::vector<int16_t> ids;  // (tokens, layers, top_k), best first
-  int predictions = 0;       // most experts predicted per token and layer; 0: none were
+  int64_t tokens = 0;              // consecutive decode tokens of one sequence
+  std::vector<int16_t> ids;        // (tokens, layers, top_k), best first
+  int predictions = 0;             // most experts predicted per token and layer; 0: none were
   std::vector<int16_t> predicted;  // (tokens, layers, predictions), best first; -1, trailing only: no prediction
 
   std::span<const int16_t> predicted_at(int64_t token, int layer) const {
@@ -57,8 +57,9 @@ struct PredictionStatistics {
 PredictionStatistics prediction_statistics(const RoutingTrace& trace);
 
 // JSON files of schemas/routing_trace.schema.json: {"version": "1.1.0", "source": text, "layers", "experts", "top_k",
-// "tokens": integers, "ids": [token][layer][top_k], optionally "predicted": [token][layer][up to 64]}. Reading throws Error(kUsage) with file, JSON path, value and what
-// is allowed; unknown keys and unknown major versions are refused. Writing is atomic.
+// "tokens": integers, "ids": [token][layer][top_k], optionally "predicted": [token][layer][up to 64]}. Reading throws
+// Error(kUsage) with file, JSON path, value and what is allowed; unknown keys and unknown major versions are refused.
+// Writing is atomic.
 RoutingTrace read_routing_trace(const std::string& path);
 RoutingTrace parse_routing_trace(const Json& json, const std::string& source);
 void write_routing_trace(const std::string& path, const RoutingTrace& trace);
@@ -86,9 +87,10 @@ RoutingTrace generate_trace(std::string_view preset, int layers, int experts, in
 // kMaxTracePredictions or experts.
 void draw_predictions(RoutingTrace& trace, double precision, double recall, uint64_t seed);
 
-// Expert choices for synthetic weights: a preset's name, possibly with "+lookahead:PRECISION/RECALL" behind it, generated with at most `tokens` tokens (fewer when the trace
-// would be over kMaxTracePicks) and with predictions so drawn, or else the path of a recorded trace, which must fit the geometry. Throws
-// Error(kUsage) listing the presets when it is neither, and naming both geometries when the trace is of another model.
+// Expert choices for synthetic weights: a preset's name, possibly with "+lookahead:PRECISION/RECALL" behind it,
+// generated with at most `tokens` tokens (fewer when the trace would be over kMaxTracePicks) and with predictions so
+// drawn, or else the path of a recorded trace, which must fit the geometry. Throws Error(kUsage) listing the presets
+// when it is neither, and naming both geometries when the trace is of another model.
 RoutingTrace synthetic_routing(const std::string& preset_or_path, int layers, int experts, int top_k, int64_t tokens,
                                uint64_t seed);
 

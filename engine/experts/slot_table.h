@@ -86,7 +86,7 @@ class SlotTable {
   }
   int64_t slots() const;
   const SlotPolicy& policy() const { return policy_; }  // max_distinct as it is used
-  void check_integrity() const;  // FT_CHECKs the invariants
+  void check_integrity() const;                         // FT_CHECKs the invariants
 
  private:
   struct Miss {
@@ -96,7 +96,7 @@ class SlotTable {
   int64_t key(int layer, int expert) const { return static_cast<int64_t>(layer) * experts_ + expert; }
   uint64_t stamp_of(int64_t slot) const;  // the heap's order: priority, then slot
   void begin_plan(int layer);
-  void pin(int64_t slot);                            // no victim until the next plan()
+  void pin(int64_t slot);                             // no victim until the next plan()
   void hold(int64_t slot, std::vector<int64_t>& in);  // no victim until the slots of that list are released
   void release(std::vector<int64_t>& list);
   void use(int64_t slot, int expert, LayerPlan& out);
@@ -109,7 +109,7 @@ class SlotTable {
   int64_t slots_ = 0;
   SlotPolicy policy_;
   int slot_bits_ = 0;
-  std::vector<int64_t> slot_of_key_;      // [layer * experts + expert] -> slot or -1
+  std::vector<int64_t> slot_of_key_;       // [layer * experts + expert] -> slot or -1
   std::vector<uint64_t> priority_of_key_;  // 0: never used
   std::vector<int64_t> key_of_slot_;
   VictimHeap heap_;                      // by stamp; kHeldStamp: no victim

@@ -1,6 +1,7 @@
 // All slots in a binary heap, the one with the smallest stamp on top. No allocation after reset().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>

@@ -6,7 +6,8 @@
 namespace ft {
 namespace {
 
-// Promotions and prefetches of a few layers may still be queued when a layer enqueues all its misses: room for four layers' worth.
+// Promotions and prefetches of a few layers may still be queued when a layer enqueues all its misses: room for four
+// layers' worth.
 constexpr int kLayersInRing = 4;
 
 }  // namespace

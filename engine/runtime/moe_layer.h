@@ -6,12 +6,11 @@
 // group of work; only the link runs beside them.
 //
 // Decode: the slot table plans, fetches are enqueued, behind them what is prefetched for the next layer, then
-// promotions; hits and CPU experts are computed while the link copies; fetched experts, and hits whose prefetch is still
-// under way, follow as they arrive.
-// Prefill: a prompt touches most experts of a layer once, so a short prompt would throw the decode cache out for blobs
-// that are not used again. The table is therefore neither asked nor changed: experts that happen to be in slots are
-// read there, the others run from the bank (cpu, hybrid) or are streamed through two staging buffers (offload).
-// Thread rule: one thread calls. No allocation after the constructor.
+// promotions; hits and CPU experts are computed while the link copies; fetched experts, and hits whose prefetch is
+// still under way, follow as they arrive. Prefill: a prompt touches most experts of a layer once, so a short prompt
+// would throw the decode cache out for blobs that are not used again. The table is therefore neither asked nor changed:
+// experts that happen to be in slots are read there, the others run from the bank (cpu, hybrid) or are streamed through
+// two staging buffers (offload). Thread rule: one thread calls. No allocation after the constructor.
 #pragma once
 
 #include <array>

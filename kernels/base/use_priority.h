@@ -4,8 +4,8 @@
 // LRU: the time of the last use. LRFU (Lee et al., 2001): every use weighs 2^(-age / half-life), and an expert is worth
 // the sum over its uses. All sums shrink by the same factor while time passes, so their order is kept by
 //   time + half-life * log2(sum at that time),
-// which changes only when the expert is used: after a use at `now`, priority = now + H log2(1 + 2^((before - now) / H)).
-// In integers, so that every device decides alike: time counts 64 units a plan() call, H is a power of two.
+// which changes only when the expert is used: after a use at `now`, priority = now + H log2(1 + 2^((before - now) /
+// H)). In integers, so that every device decides alike: time counts 64 units a plan() call, H is a power of two.
 // tests/experts compares with the sum in floating point.
 #pragma once
 

@@ -156,8 +156,8 @@ void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle st
 struct GatherArgs {
   LayerWork work;
   bool promotions = false;
-  int64_t blob_bytes = 0;                       // multiple of 4096
-  int blocks = 0;  // thread blocks that copy; 0: kGatherBlocks, k{Promotion,Prefetch}Blocks
+  int64_t blob_bytes = 0;  // multiple of 4096
+  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks, k{Promotion,Prefetch}Blocks
   int repeat = 1;
   bool prefetches = false;  // not with promotions
 };

@@ -1,5 +1,5 @@
-// Checked against: a naive simulator around the naive table of tests/experts, closed forms for full and empty caches, the
-// generator's known batches, and for the offline optimum every way to choose victims.
+// Checked against: a naive simulator around the naive table of tests/experts, closed forms for full and empty caches,
+// the generator's known batches, and for the offline optimum every way to choose victims.
 #include "tuner/replay.h"
 
 #include <doctest/doctest.h>

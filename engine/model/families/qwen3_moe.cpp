@@ -174,7 +174,8 @@ class Qwen3Moe final : public Family {
       attend(backend, layers_[i].attention, static_cast<int>(i));
       const MlpWeights& mlp = layers_[i].mlp;
       if (layers_[i].moe_layer >= 0) {
-        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize, mlp.next_router}, Slot::kResidual);
+        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize, mlp.next_router},
+                    Slot::kResidual);
       } else {
         dense_mlp(backend, mlp);
       }
