@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/experts/cache_policy.h"
 #include "kernels/ops/rows.h"
 
 namespace ft {
@@ -62,6 +63,9 @@ struct EngineConfig {
   int64_t slots = 0;                    // experts over all layers that slots hold; resident: all of them
   SplitTable fetch_of_misses;           // see above; empty only with resident
   int64_t promote_bytes_per_layer = 0;  // CPU-computed misses copied into slots, at most so many bytes a layer
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  LookAhead look_ahead = LookAhead::kOff;
+  int max_prefetches_per_layer = 0;  // experts copied ahead of need, for one layer of one step; 0 with look-ahead off
   int max_batch = 1;
   int64_t max_context = 0;  // tokens of one sequence, prompt and answer
   int prefill_chunk = 64;
@@ -79,5 +83,8 @@ constexpr int64_t max_logits_rows(const EngineConfig& config) {
   const int prompt_rows = config.prefill_chunk < kMaxLogitsRows ? config.prefill_chunk : kMaxLogitsRows;
   return config.max_batch > prompt_rows ? config.max_batch : prompt_rows;
 }
+
+// A base configuration asks for look-ahead; strategies without a link that fetches go without.
+void drop_unusable_look_ahead(EngineConfig& config);
 
 }  // namespace ft

@@ -44,6 +44,7 @@ struct MoeSpec {
   Norm norm;        // of the residual stream, before router and experts
   MatrixId router;  // (experts, hidden)
   bool renormalize = false;
+  MatrixId next_router;  // of the next MoE layer, for look-ahead; index -1: this is the last one
 };
 
 struct Linear {

@@ -50,8 +50,9 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
     reference = std::make_unique<ReferenceBackend>(parts);
     backend = reference.get();
   } else {
-    const MoeLayerOptions moe{geometry().expert.top_k, max_tokens, config.strategy, config.fetch_of_misses,
-                              config.promote_bytes_per_layer};
+    const MoeLayerOptions moe{
+        geometry().expert.top_k,        max_tokens,          config.strategy,   config.fetch_of_misses,
+        config.promote_bytes_per_layer, config.cache_policy, config.look_ahead, config.max_prefetches_per_layer};
     const int distinct = max_distinct_experts(geometry(), config);
     if (config.device == Device::kCuda) {
       if (model.on_device == nullptr) model.on_device = upload_weights(*model.weights);
@@ -203,6 +204,8 @@ EngagedRecord Engine::engaged() const {
   record.isa = isa_name(s.isa);
   if (!s.serves()) return record;
   s.serve->describe(record);
+  record.cache_policy = cache_policy_name(s.config.cache_policy);
+  record.look_ahead = look_ahead_name(s.config.look_ahead);
   EngineCounters counters;
   s.serve->add_counters(counters);
   const uint64_t misses = counters.expert_fetched + counters.expert_cpu;

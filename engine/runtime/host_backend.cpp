@@ -42,9 +42,14 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       top_k_(parts.family.geometry().expert.top_k),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
       weights_(ids_.size()),
+      look_ahead_(moe.look_ahead),
+      predicted_ids_(static_cast<size_t>(parts.max_tokens * std::max(top_k_, kMaxTracePredictions))),
+      predicted_(parts.family.geometry().expert.experts),
       kv_(kv_shape(parts), &parts.pool),
       marks_(parts.pool.threads()),
-      slots_(parts.weights.bank, slots, max_distinct, moe.strategy == Strategy::kOffload, parts.pool),
+      slots_(parts.weights.bank, slots,
+             make_slot_policy(moe.cache_policy, parts.weights.bank.layers(), slots, max_distinct), moe.max_prefetches,
+             moe.strategy == Strategy::kOffload, parts.pool),
       moe_layer_(moe, kernels, slots_, parts.pool, marks_) {
   if (moe.strategy != Strategy::kResident) return;
   slots_.table().fill_in_order();
@@ -284,17 +289,40 @@ void HostBackend::add_product(Slot into) {
   });
 }
 
-void HostBackend::moe(const MoeSpec& spec, Slot residual) {
+// Best experts of the packed rows by a router.
+void HostBackend::route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights) {
   const int64_t rows = tokens_->count();
-  const PackedMatrix& router = parts_.weights[spec.router];
-  pack(normed(residual, spec.norm), rows, router.layout.cols);
-  multiply_split(router, rows, router_logits_);
-  for_rows(rows, router.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
+  const PackedMatrix& matrix = parts_.weights[router];
+  multiply_split(matrix, rows, router_logits_);
+  for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels_.router_top_k({router_logits_.row(row), router.layout.rows, top_k_, spec.renormalize,
-                             router_scratch_.row(row), ids_.data() + row * top_k_, weights_.data() + row * top_k_});
+      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, spec.renormalize,
+                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
     }
   });
+}
+
+// What the next layer is expected to use, from the rows that this one is given.
+std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
+  if (look_ahead_ == LookAhead::kOff || placement_ != MoePlacement::kDecode || spec.next_router.index < 0) return {};
+  const int64_t rows = tokens_->count();
+  int count = top_k_;
+  if (parts_.hooks.forced()) {
+    count = parts_.hooks.predictions();
+    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
+  } else {
+    route(spec, spec.next_router, predicted_ids_.data(), weights_.data());
+  }
+  parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
+  return predicted_.merge(
+      rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
+}
+
+void HostBackend::moe(const MoeSpec& spec, Slot residual) {
+  const int64_t rows = tokens_->count();
+  pack(normed(residual, spec.norm), rows, parts_.weights[spec.router].layout.cols);
+  const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
+  route(spec, spec.router, ids_.data(), weights_.data());
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
@@ -309,6 +337,7 @@ void HostBackend::moe(const MoeSpec& spec, Slot residual) {
   call.out = product_.rows();
   call.placement = placement_;
   call.given = given_;
+  call.predicted = predicted;
   moe_layer_.run(call);
   add_product(residual);
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/experts/predicted_experts.h"
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/kv_cache.h"
@@ -54,6 +55,8 @@ class HostBackend final : public ServeBackend {
   void pack(const RowBuffer<float>& from, int64_t rows, int64_t cols);
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
+  void route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights);
+  std::span<const int> predict_next(const MoeSpec& spec);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
 
@@ -68,6 +71,9 @@ class HostBackend final : public ServeBackend {
   int top_k_ = 0;
   std::vector<int32_t> ids_;    // (max_tokens, top_k)
   std::vector<float> weights_;  // (max_tokens, top_k)
+  LookAhead look_ahead_ = LookAhead::kOff;
+  std::vector<int32_t> predicted_ids_;  // (max_tokens, predictions) for the next layer
+  PredictedExperts predicted_;
   KvCache<bf16> kv_;
   WorkerMarks marks_;
   ExpertSlots slots_;

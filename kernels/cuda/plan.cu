@@ -21,13 +21,15 @@ int check_plan(const PlanArgs& args) {
   FT_CHECK(args.table.experts >= 1 && args.table.experts <= kMaxPlanExperts && args.layer >= 0);
   const int most_distinct = std::min(static_cast<int>(args.tokens) * args.top_k, args.table.experts);
   FT_CHECK(args.max_distinct >= most_distinct);
+  FT_CHECK(args.max_prefetches >= 0 && args.predicted_ranks >= 0 && args.predicted_ranks <= kMaxPlanTopK);
+  FT_CHECK(args.max_prefetches == 0 || (args.predicted != nullptr && args.next_bank != nullptr));
   return most_distinct;
 }
 
 void plan_layer(const PlanArgs& args, StreamHandle stream) {
   constexpr int kPlainSharedBytes = 40 << 10;  // with PlanState below the 48 KiB that need no asking
   const int most_distinct = check_plan(args);
-  const int bytes = PlanLists::bytes(static_cast<int>(args.tokens) * args.top_k, most_distinct);
+  const int bytes = PlanLists::bytes(args, most_distinct);
   if (bytes > kPlainSharedBytes) {
     check(cudaFuncSetAttribute(plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "the device has too little shared memory to plan a layer of so many tokens and experts",

@@ -277,11 +277,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
 
-int64_t shared_bytes_of(const Route& r, int most_distinct) {
+int64_t shared_bytes_of(const Route& r, const PlanArgs& plan, int most_distinct) {
   const int64_t row_words = activation_words(r.source.cols);
   const int64_t sums = (r.tokens * row_words + kStageFloats + int64_t{r.tokens} * kRowsPerTile * r.blocks * kLanes) * 4;
   const int choice = Choice::bytes(r.tokens, r.rows, r.top.k);
-  return std::max<int64_t>({sums, choice, PlanLists::bytes(r.tokens * r.top.k, most_distinct)});
+  return std::max<int64_t>({sums, choice, PlanLists::bytes(plan, most_distinct)});
 }
 
 int64_t shared_bytes_allowed() {
@@ -348,7 +348,7 @@ void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle st
   FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
   const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
                      r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
-  const int64_t bytes = small ? shared_bytes_of(r, most_distinct) : 0;
+  const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;
   if (!small || bytes > shared_bytes_allowed()) {
     route(args, stream);
     plan_layer(plan, stream);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/experts/routing_trace.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/cuda/device_weights.h"
 #include "engine/runtime/engine.h"
@@ -226,7 +227,58 @@ void layers_with_misses(Bench& bench, Strategy strategy) {
   }
 }
 
+// Decode steps over a trace with predictions, by how many experts may be prefetched. All engines walk the same tokens,
+// one after the other, after a walk that warms the cache.
+void steps_with_look_ahead(Bench& bench, Strategy strategy, CachePolicy policy, const char* preset, int percent) {
+  const ModelGeometry& g = bench.model.family->geometry();
+  const auto trace =
+      std::make_shared<RoutingTrace>(synthetic_routing(preset, kLayers, g.expert.experts, g.expert.top_k, 400, 1));
+  for (const int prefetches : {0, 1, 2, 4, 8}) {
+    EngineConfig config = bench.config(strategy, g.total_experts() * percent / 100, 1);
+    config.weights.synthetic = true;
+    config.cache_policy = policy;
+    config.look_ahead = prefetches > 0 ? LookAhead::kRouter : LookAhead::kOff;
+    config.max_prefetches_per_layer = prefetches;
+    Engine engine(bench.model, config, bench.memory);
+    engine.set_routing(trace);
+    const int sequence = engine.open_sequence();
+    const std::vector<int32_t> id = {1};
+    std::vector<double> us;
+    for (int64_t token = 0; token < trace->tokens; ++token) {
+      if (token == 200) engine.reset_counters();
+      const double begin = now_seconds();
+      const TokenRun run{sequence, token, id, false, true};
+      engine.step({&run, 1});
+      if (token >= 200) us.push_back((now_seconds() - begin) * 1e6);
+    }
+    double sum = 0;
+    for (const double value : us) sum += value;
+    const EngineCounters c = engine.counters();
+    const double layers = static_cast<double>(us.size()) * kLayers;
+    std::printf(
+        "  %s %s %s %d %%, %d ahead: %7.1f us a step; a layer: %.2f fetched, %.2f cpu, %.2f ahead, %.2f useful\n",
+        std::string(strategy_name(strategy)).c_str(), std::string(cache_policy_name(policy)).c_str(), preset, percent,
+        prefetches, sum / static_cast<double>(us.size()), static_cast<double>(c.expert_fetched) / layers,
+        static_cast<double>(c.expert_cpu) / layers, static_cast<double>(c.expert_prefetched) / layers,
+        static_cast<double>(c.prefetch_useful) / layers);
+  }
+}
+
 }  // namespace
+
+void bench_look_ahead(Context& context) {
+  Bench bench{.context = context, .model = load()};
+  bench.blob_bytes = bench.model.weights->bank.layout(0).bytes;
+  std::printf("step, all hits, context %lld: %.1f us; blob %.2f MB, %d layers\n", static_cast<long long>(kShortContext),
+              dense_us(bench, Twice::kNothing, 1, kShortContext), static_cast<double>(bench.blob_bytes) / 1e6, kLayers);
+  for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLrfu}) {
+    steps_with_look_ahead(bench, Strategy::kOffload, policy, "mixed+lookahead:0.8/0.7", 25);
+  }
+  steps_with_look_ahead(bench, Strategy::kOffload, CachePolicy::kLrfu, "mixed+lookahead:0.9/0.9", 25);
+  steps_with_look_ahead(bench, Strategy::kOffload, CachePolicy::kLrfu, "diverse+lookahead:0.8/0.7", 50);
+  steps_with_look_ahead(bench, Strategy::kOffload, CachePolicy::kLrfu, "agentic+lookahead:0.8/0.7", 25);
+  steps_with_look_ahead(bench, Strategy::kHybrid, CachePolicy::kLrfu, "mixed+lookahead:0.8/0.7", 25);
+}
 
 void bench_engine(Context& context) {
   const double begin = now_seconds();

@@ -115,8 +115,8 @@ void bench_hand_over() {
 }
 
 // What a plan costs by what it has to do: all hits, all misses fetched. Qwen3-30B-A3B: 48 x 128 experts, top 8.
-void bench_plan(int slots, int tokens) {
-  const RigShape shape{48, 128, slots, tokens, 8, 2048};
+void bench_plan(int slots, int tokens, int half_life_log2 = 0, int predicted = 0) {
+  const RigShape shape{48, 128, slots, tokens, 8, 2048, 4096, half_life_log2, predicted};
   PlanRig rig(shape);
   std::vector<int> all;
   for (int m = 0; m <= rig.max_distinct(); ++m) all.push_back(m);
@@ -126,6 +126,7 @@ void bench_plan(int slots, int tokens) {
   std::vector<std::vector<int32_t>> ids;
   for (int i = 0; i < kSets; ++i) ids.push_back(random_ids(random, tokens, 8, 128));
   rig.set_ids(ids[0], tokens);
+  if (predicted > 0) rig.set_predicted(random_ids(random, tokens, predicted, 128), 4);
   rig.stream.synchronize();
   const auto step = [&](int index) {
     rig.args.layer = index;
@@ -155,8 +156,10 @@ void bench_plan(int slots, int tokens) {
   rig.arena.download();
   const cuda::StepCounters& after = *rig.arena.host(rig.args.counters);
   const auto fetched = static_cast<double>(after.fetched - before.fetched);
-  std::printf("plan, %d slots, batch %d: all hits %.2f us; changing experts %.2f us (%.1f misses a layer)\n", slots,
-              tokens, hits, mixed, fetched / (2 * kSets * 48));
+  std::printf(
+      "plan, %d slots, batch %d, half-life 2^%d, %d predicted: all hits %.2f us; changing experts %.2f us (%.1f misses "
+      "a layer)\n",
+      slots, tokens, half_life_log2, predicted, hits, mixed, fetched / (2 * kSets * 48));
 }
 
 void bench_nodes() {
@@ -177,6 +180,9 @@ void bench_moe() {
   cuda::Stream stream;
   bench_nodes();
   for (const auto& [slots, tokens] : {std::pair{1500, 1}, {1500, 8}, {6144, 1}, {512, 8}}) bench_plan(slots, tokens);
+  bench_plan(1500, 1, 14);
+  bench_plan(1500, 1, 14, 10);
+  bench_plan(1500, 8, 14, 10);
   bench_hand_over();
   bench_gather(stream);
 }

@@ -104,10 +104,10 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
   const int64_t keys = int64_t{s.layers} * s.experts, pairs = int64_t{s.max_tokens} * s.top_k;
   const std::string found[] = {
       compare_arrays("slot_of_key", a, b, a.args.table.slot_of_key, b.args.table.slot_of_key, keys),
-      compare_arrays("used_at", a, b, a.args.table.used_at, b.args.table.used_at, s.slots),
+      compare_arrays("stamp", a, b, a.args.table.stamp, b.args.table.stamp, s.slots),
       compare_arrays("clock", a, b, a.args.table.clock, b.args.table.clock, cuda::kClockWords),
-      compare_arrays("item_bounds", a, b, a.args.work.item_bounds, b.args.work.item_bounds, 3),
-      compare_arrays("copy_counts", a, b, a.args.work.copy_counts, b.args.work.copy_counts, 2),
+      compare_arrays("item_bounds", a, b, a.args.work.item_bounds, b.args.work.item_bounds, 4),
+      compare_arrays("copy_counts", a, b, a.args.work.copy_counts, b.args.work.copy_counts, 3),
       compare_arrays("ticket", a, b, a.args.work.ticket, b.args.work.ticket, 1),
       compare_arrays("pairs", a, b, a.args.work.pairs, b.args.work.pairs, pairs),
       compare_arrays("from_host", a, b, a.args.work.from_host, b.args.work.from_host, pairs)};
@@ -208,8 +208,7 @@ void bench_route() {
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int e = 0; e < s.experts / 2; ++e) content.key_of_slot.push_back(layer * s.experts + e);
     }
-    for (size_t i = 0; i < content.key_of_slot.size(); ++i) content.slots_by_age.push_back(static_cast<int64_t>(i));
-    rig.plan.restore(content, 1);
+    rig.plan.restore(content);
     const auto of = [&](cuda::Placement placement, int part) {
       return chain_us(rig.plan.stream, kLayers, [&](int layer) {
         rig.plan.args.layer = layer;

@@ -119,6 +119,7 @@ struct AttentionWeights {
 struct MlpWeights {
   VectorId norm;
   MatrixId router;          // MoE layers
+  MatrixId next_router;     // of the next MoE layer
   MatrixId gate, up, down;  // dense layers
 };
 
@@ -134,6 +135,11 @@ class Qwen3Moe final : public Family {
     const ModelGeometry& g = config_.geometry;
     table_ = list_.table({"model.embed_tokens.weight"}, g.vocab, g.hidden);
     for (int layer = 0; layer < g.layers; ++layer) declare_layer(layer);
+    MatrixId next;
+    for (size_t i = layers_.size(); i-- > 0;) {
+      layers_[i].mlp.next_router = next;
+      if (layers_[i].moe_layer >= 0) next = layers_[i].mlp.router;
+    }
     norm_ = list_.vector({"model.norm.weight"}, g.hidden);
     head_ = list_.matrix({config_.tied ? "model.embed_tokens" : "lm_head"}, g.vocab, g.hidden, /*keep_bf16=*/true);
   }
@@ -168,7 +174,8 @@ class Qwen3Moe final : public Family {
       attend(backend, layers_[i].attention, static_cast<int>(i));
       const MlpWeights& mlp = layers_[i].mlp;
       if (layers_[i].moe_layer >= 0) {
-        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize}, Slot::kResidual);
+        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize, mlp.next_router},
+                    Slot::kResidual);
       } else {
         dense_mlp(backend, mlp);
       }

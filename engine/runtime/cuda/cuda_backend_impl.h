@@ -13,17 +13,18 @@
 namespace ft {
 
 // What a step reads, one block that is copied in at once. Offsets for `tokens` tokens, in this order; the choices that
-// are forced come last and are copied for decode steps only.
+// are forced, and with look-ahead what a trace predicts, come last and are copied for decode steps only.
 struct InputLayout {
-  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, bytes = 0;
+  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, predicted = 0, bytes = 0;
 
-  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k) {
+  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k, int predictions) {
     ids = tokens * 8;
     sequence = ids + tokens * 4;
     rows = sequence + tokens * 4;
     forced = rows + tokens * 4;
     choices = forced + 4;
-    bytes = (choices + layers_of_choices * tokens * top_k * 4 + 15) / 16 * 16;  // begin_step's unit
+    predicted = choices + layers_of_choices * tokens * top_k * 4;
+    bytes = (predicted + layers_of_choices * tokens * predictions * 4 + 15) / 16 * 16;  // begin_step's unit
   }
 };
 
@@ -65,7 +66,7 @@ class CudaBackend final : public ServeBackend {
   };
   Rows rows(Slot slot) const { return slots_[static_cast<size_t>(slot)]; }
   InputLayout inputs() const {
-    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_};
+    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_, predictions_};
   }
   template <class T>
   T* input(int64_t offset) const {
@@ -82,6 +83,7 @@ class CudaBackend final : public ServeBackend {
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
+  void fill_choices();
   void launch_forward();
   void launch_end(int64_t rows);
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
@@ -107,6 +109,7 @@ class CudaBackend final : public ServeBackend {
   cuda::Stream main_;
   WorkerMarks marks_;
   int top_k_ = 0;
+  int predictions_ = 0;  // per token and layer, kMaxPlanTopK with look-ahead
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;

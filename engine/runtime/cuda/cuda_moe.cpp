@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "kernels/base/use_priority.h"
 #include "kernels/ops/activations.h"
 
 namespace ft {
@@ -67,30 +68,39 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
     proxy_ = std::make_unique<cuda::CopyProxy>(2 * max_distinct_);
   }
   reset_counters();
-  SlotTable table(bank_.layers(), bank_.experts(), config_.slots);
+  SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
   if (config_.strategy == Strategy::kResident) table.fill_in_order();
   restore(table.content());
+}
+
+SlotPolicy CudaMoe::slot_policy() const {
+  return make_slot_policy(config_.cache_policy, bank_.layers(), config_.slots, max_distinct_);
 }
 
 void CudaMoe::make_table() {
   table_.layers = bank_.layers();
   table_.experts = bank_.experts();
   table_.slots = static_cast<int32_t>(config_.slots);
+  table_.slot_bits = slot_bits(config_.slots);
+  table_.half_life_log2 = slot_policy().half_life_log2;
+  table_.max_distinct = max_distinct_;
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
-  table_memory_ =
-      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(cuda::kClockWords * 8));
+  table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 3 * padded(slots * 8) +
+                                     padded(cuda::kClockWords * 8));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
   table_.key_of_slot = take<int32_t>(at, slots);
-  table_.used_at = take<uint64_t>(at, slots);
+  table_.priority_of_key = take<uint64_t>(at, keys);
+  table_.stamp = take<uint64_t>(at, slots);
   table_.filled_in = take<uint64_t>(at, slots);
+  table_.prefetched_in = take<uint64_t>(at, slots);
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
   cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
 }
 
 void CudaMoe::make_work() {
-  const int64_t copies = int64_t{2} * max_distinct_;
+  const int64_t copies = int64_t{max_distinct_} + config_.max_prefetches_per_layer;
   const int64_t bytes = padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::ExpertItem))) +
                         2 * padded(copies * 8) + padded(max_pairs_ * 4) + padded(max_pairs_) + 3 * kAlign;
   work_memory_ = cuda::DeviceBuffer(bytes * bank_.layers());
@@ -102,8 +112,8 @@ void CudaMoe::make_work() {
     work.copy_target = take<std::byte*>(at, copies);
     work.pairs = take<int32_t>(at, max_pairs_);
     work.from_host = take<uint8_t>(at, max_pairs_);
-    work.item_bounds = take<int32_t>(at, 3);
-    work.copy_counts = take<int32_t>(at, 2);
+    work.item_bounds = take<int32_t>(at, 4);
+    work.copy_counts = take<int32_t>(at, 3);
     work.ticket = take<uint32_t>(at, 1);
     work_.push_back(work);
   }
@@ -156,6 +166,13 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.fetch_of_misses = split_.as<int32_t>();
   plan.items_fetch = arms_of(call).items_fetch;
   plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
+    plan.predicted = call.predicted;
+    plan.predicted_ranks = cuda::kMaxPlanTopK;
+    plan.max_prefetches = config_.max_prefetches_per_layer;
+    plan.next_bank = weights_.bank(call.layer + 1);
+    plan.next_blob_bytes = bank_.layout(call.layer + 1).bytes;
+  }
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
   plan.slots = slots_.data();
@@ -177,6 +194,7 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.prefetches = slots && config_.look_ahead != LookAhead::kOff && call.layer + 1 < bank_.layers();
   arms.items_fetch = slots && config_.link_slowdown == 1 && config_.fetch_mechanism == FetchMechanism::kSm;
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
@@ -208,7 +226,8 @@ void CudaMoe::fork_link() {
 
 // Items that fetch for themselves. Without a CPU arm every pair is an item's, and the last kernel merges.
 void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
-  const cuda::ExpertArgs experts = experts_of(call, 0, 2);
+  join_prefetch();
+  const cuda::ExpertArgs experts = experts_of(call, 0, 3);
   cuda::expert_gate_up(experts, main_.handle());
   if (arms.cpu) {
     cuda::expert_down(experts, main_.handle());
@@ -237,11 +256,32 @@ void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
   if (!arms.fetches) return;
   if (proxy_) {
     proxy_->wait(false, kAnswerTimeoutNs, main_.handle());
+    join_prefetch();
   } else {
-    fetched_.make_wait(main_.handle());
+    fetched_.make_wait(main_.handle());  // and for the prefetch before it on the link stream
+    prefetch_open_ = false;
     cuda::gather_point(main_.handle());
   }
-  compute(1, 2);
+  compute(1, 3);
+}
+
+void CudaMoe::prefetch(const Arms& arms, const CudaMoeCall& call) {
+  if (!arms.prefetches) return;
+  fork_link();
+  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                .blob_bytes = bank_.layout(call.layer + 1).bytes,
+                .repeat = config_.link_slowdown,
+                .prefetches = true},
+               link_.handle());
+  prefetched_.record(link_.handle());
+  prefetch_open_ = true;
+}
+
+void CudaMoe::join_prefetch() {
+  if (!prefetch_open_) return;
+  prefetch_open_ = false;
+  prefetched_.make_wait(main_.handle());
+  cuda::gather_point(main_.handle());
 }
 
 void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
@@ -283,6 +323,7 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
   if (arms.slots && arms.items_fetch) compute_items(arms, call);
   if (arms.slots && !arms.items_fetch) compute_filled_slots(arms, call);
+  prefetch(arms, call);
   promote(arms, call);
   if (arms.cpu && config_.no_wait) {
     main_.synchronize();
@@ -305,7 +346,7 @@ bool CudaMoe::join() {
   if (!link_used_) return false;
   joined_.record(link_.handle());
   joined_.make_wait(main_.handle());
-  link_used_ = false;
+  link_used_ = prefetch_open_ = false;
   return true;
 }
 
@@ -372,37 +413,42 @@ void CudaMoe::require_answered() {
 
 SlotTable::Content CudaMoe::content() const {
   SlotTable::Content content;
-  const auto slots = static_cast<size_t>(table_.slots);
-  std::vector<int32_t> keys(slots);
-  std::vector<uint64_t> used(slots);
-  cuda::copy_to_host(keys.data(), table_.key_of_slot, table_.slots * int64_t{4}, main_.handle());
-  cuda::copy_to_host(used.data(), table_.used_at, table_.slots * int64_t{8}, main_.handle());
+  std::vector<int32_t> keys(static_cast<size_t>(table_.slots));
+  std::vector<uint64_t> clock(cuda::kClockWords);
+  content.priority_of_key.resize(static_cast<size_t>(int64_t{table_.layers} * table_.experts));
+  const auto download = [&](auto& values, const void* source) {
+    cuda::copy_to_host(values.data(), source, static_cast<int64_t>(values.size() * sizeof(values[0])), main_.handle());
+  };
+  download(keys, table_.key_of_slot);
+  download(content.priority_of_key, table_.priority_of_key);
+  download(clock, table_.clock);
   main_.synchronize();
   content.key_of_slot.assign(keys.begin(), keys.end());
-  for (size_t slot = 0; slot < slots; ++slot) content.slots_by_age.push_back(static_cast<int64_t>(slot));
-  std::sort(content.slots_by_age.begin(), content.slots_by_age.end(),
-            [&](int64_t a, int64_t b) { return used[static_cast<size_t>(a)] < used[static_cast<size_t>(b)]; });
+  content.plans = clock[cuda::kPlanNumber];
   return content;
 }
 
 void CudaMoe::restore(const SlotTable::Content& content) {
-  SlotTable check(table_.layers, table_.experts, table_.slots);
+  SlotTable check(table_.layers, table_.experts, table_.slots, slot_policy());
   check.restore(content);  // throws when it is no content
   const auto slots = static_cast<size_t>(table_.slots);
   std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
   std::vector<int32_t> key_of_slot(slots, -1);
-  std::vector<uint64_t> used(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
-  for (size_t age = 0; age < slots; ++age) used[static_cast<size_t>(content.slots_by_age[age])] = age + 1;
+  std::vector<uint64_t> priorities = content.priority_of_key;
+  priorities.resize(slot_of_key.size());
+  std::vector<uint64_t> stamps(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t key = content.key_of_slot[slot];
     key_of_slot[slot] = static_cast<int32_t>(key);
+    stamps[slot] =
+        victim_stamp(key < 0 ? 0 : priorities[static_cast<size_t>(key)], static_cast<int64_t>(slot), table_.slot_bits);
     if (key < 0) continue;
     slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
     const int layer = static_cast<int>(key / table_.experts);
     weights_.copy_expert(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_, layer,
                          static_cast<int>(key % table_.experts), main_.handle());
   }
-  clock[cuda::kLastUse] = slots;
+  clock[cuda::kPlanNumber] = content.plans;
   const auto upload = [&](void* target, const auto& values) {
     cuda::copy_to_device(target, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])),
                          main_.handle());
@@ -410,8 +456,10 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   main_.synchronize();
   upload(table_.slot_of_key, slot_of_key);
   upload(table_.key_of_slot, key_of_slot);
-  upload(table_.used_at, used);
+  upload(table_.priority_of_key, priorities);
+  upload(table_.stamp, stamps);
   cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
+  cuda::fill_zero(table_.prefetched_in, table_.slots * int64_t{8}, main_.handle());
   upload(table_.clock, clock);
   main_.synchronize();
 }

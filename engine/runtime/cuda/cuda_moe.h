@@ -7,10 +7,13 @@
 // Slots are written by two parties. Fetches: by the items' kernels, in main-stream order, so whatever comes later on
 // the main stream sees them whole. Promotions: by a gather on the link stream, which starts behind the layer's experts
 // and is joined at the end of the step. A promoted slot is not read in its step: its key belongs to a layer that has
-// been planned already, and a hit of it comes in the next step at the earliest. It may be overwritten in its step, by a
-// fetch of a later layer when slots are few: plan.cuh gives that fetch's copy to the link stream as well. A promotion's
-// own victim is no slot that a layer of this step still reads: the plan is behind all earlier layers' experts, and
-// later layers find the victim's key gone.
+// been planned already, and a hit of it comes in the next step at the earliest. It is not overwritten in its step:
+// SlotTable holds it. A promotion's own victim is no slot that a layer of this step still reads: the plan is behind all
+// earlier layers' experts, and later layers find the victim's key gone.
+//
+// Look-ahead: what the plan prefetches for the next layer is copied by a gather on the link stream behind this layer's
+// experts, so under the next layer's dense part; the next layer's experts start when it is done. Its slots are in
+// nobody's way: SlotTable holds them until they are used or the step ends.
 //
 // With a slowed link (link_slowdown > 1) or the copy engine the slots are filled by others: fetches are copied beside
 // the hits' products on the link stream, or by the proxy, then computed from their slots, and a merge ends the layer.
@@ -51,6 +54,7 @@ struct CudaMoeCall {
   int32_t* ids = nullptr;  // (tokens, top_k)
   float* weights = nullptr;
   int32_t* record = nullptr;
+  const int32_t* predicted = nullptr;  // (tokens, kMaxPlanTopK) of the next layer; null: no look-ahead
 };
 
 class CudaMoe {
@@ -95,12 +99,13 @@ class CudaMoe {
   float* outputs() const { return outputs_.as<float>(); }
 
  private:
+  SlotPolicy slot_policy() const;
   void make_table();
   void make_work();
   void make_mailbox();
   // What a layer may do, decided when its nodes are launched: an arm that never has work has no nodes.
   struct Arms {
-    bool slots = false, fetches = false, promotions = false, cpu = false;
+    bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
     bool items_fetch = false;  // else slots are filled before their experts are computed
   };
   Arms arms_of(const CudaMoeCall& call) const;
@@ -110,6 +115,8 @@ class CudaMoe {
   void fork_link();
   void compute_items(const Arms& arms, const CudaMoeCall& call);
   void compute_filled_slots(const Arms& arms, const CudaMoeCall& call);
+  void prefetch(const Arms& arms, const CudaMoeCall& call);
+  void join_prefetch();
   void promote(const Arms& arms, const CudaMoeCall& call);
   void wait_and_merge(const CudaMoeCall& call);
 
@@ -118,9 +125,10 @@ class CudaMoe {
   const ExpertBank& bank_;
   cuda::Stream& main_;
   cuda::Stream link_{cuda::StreamPriority::kLowest};  // promotions yield to what the main stream runs
-  cuda::Event forked_, fetched_, joined_;
-  bool link_used_ = false;   // since the last join()
-  bool proxy_used_ = false;  // for promotions, since the last join()
+  cuda::Event forked_, fetched_, prefetched_, joined_;
+  bool link_used_ = false;      // since the last join()
+  bool prefetch_open_ = false;  // a prefetch that no layer has waited for
+  bool proxy_used_ = false;     // for promotions, since the last join()
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;

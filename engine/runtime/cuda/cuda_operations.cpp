@@ -133,6 +133,9 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
   call.forced = input<int32_t>(in.forced);
   call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
+  if (predictions_ > 0 && spec.moe_layer + 1 < moe_layer_count_) {
+    call.predicted = input<int32_t>(in.predicted) + (spec.moe_layer + 1) * count_ * predictions_;
+  }
   moe_.decode(call);
 }
 
