@@ -138,7 +138,7 @@ std::vector<std::vector<int32_t>> ProbeSession::read_prompts(const ModelGeometry
 void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options) {
   WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
   LoadedModel& model = context_.model;
-  model.weights = load_weights(*family, options.weights, pool, options.progress);
+  model.weights = load_weights(*family, options.weights, pool, {.progress = options.progress});
   model.family = std::move(family);
   if (options.device != Device::kCuda) return;
   model.on_device = upload_weights(*model.weights, options.progress);

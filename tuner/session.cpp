@@ -133,8 +133,8 @@ class Tuning {
   ProbeSessionOptions session_options() {
     ProbeSessionOptions options = preflight_.options;
     options.interrupted = interrupted;
-    options.progress = [this](std::string_view stage, double fraction) {
-      progress_.load(stage, fraction);
+    options.progress = [this](const LoadProgress& loading) {
+      progress_.load(loading.stage, loading.fraction());
       if (!interrupted()) return;
       throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading, nothing was measured"});
     };

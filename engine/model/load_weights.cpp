@@ -47,10 +47,10 @@ void run_items(WorkerPool& pool, int64_t count, F&& f) {
 
 class Loader {
  public:
-  Loader(const Family& family, const WeightSource& source, WorkerPool& pool, const ProgressFn& progress)
+  Loader(const Family& family, const WeightSource& source, WorkerPool& pool, const LoadOptions& options)
       : source_(source),
         pool_(pool),
-        progress_(progress),
+        options_(options),
         plan_(plan_weights(family, source)),
         weights_(std::make_shared<ModelWeights>()) {
     weights_->geometry = family.geometry();
@@ -72,9 +72,7 @@ class Loader {
  private:
   void report(int64_t bytes) {
     const int64_t total = plan_.formats.dense_bytes + plan_.formats.expert_bytes_total;
-    if (!progress_) return;
-    progress_(source_.synthetic ? "making weights" : "packing weights",
-              std::min(1.0, static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(total, 1))));
+    if (options_.progress) options_.progress({source_.synthetic ? "making weights" : "packing weights", bytes, total});
   }
 
   std::byte* allocate(int64_t bytes) {
@@ -181,7 +179,7 @@ class Loader {
     const double begin = now_seconds();
     // Not touched before: what fills a page touches it first, in parallel and where it will mostly be read, and finds
     // it in its cache, zeroed. Touching first writes all of it twice.
-    weights_->bank = ExpertBank(plan_.expert_layouts, experts, nullptr);
+    weights_->bank = ExpertBank(plan_.expert_layouts, experts, options_.bank_memory);
     ExpertBank& bank = weights_->bank;
     for (int layer = 0; layer < bank.layers(); ++layer) {
       const ExpertLayout& layout = bank.layout(layer);
@@ -205,7 +203,7 @@ class Loader {
 
   const WeightSource& source_;
   WorkerPool& pool_;
-  const ProgressFn& progress_;
+  const LoadOptions& options_;
   WeightPlan plan_;
   std::shared_ptr<ModelWeights> weights_;
   int64_t done_bytes_ = 0;
@@ -215,8 +213,8 @@ class Loader {
 }  // namespace
 
 std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
-                                                 const ProgressFn& progress) {
-  return Loader(family, source, pool, progress).load();
+                                                 const LoadOptions& options) {
+  return Loader(family, source, pool, options).load();
 }
 
 }  // namespace ft

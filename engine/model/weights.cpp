@@ -27,20 +27,23 @@ TableId WeightList::table(std::vector<std::string> names, int64_t rows, int64_t 
 
 void WeightList::expert_layer(ExpertLayerSpec spec) { expert_layers.push_back(std::move(spec)); }
 
-ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, WorkerPool* pool)
-    : layouts_(std::move(layouts)), experts_(experts) {
-  int64_t bytes = 0;
+ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, std::shared_ptr<HostBuffer> memory)
+    : layouts_(std::move(layouts)), experts_(experts), memory_(std::move(memory)) {
   for (const ExpertLayout& layout : layouts_) {
     FT_CHECK(layout.bytes % kBlobAlign == 0);
-    layer_offset_.push_back(bytes);
-    bytes += layout.bytes * experts;
+    layer_offset_.push_back(bytes_);
+    bytes_ += layout.bytes * experts;
     slot_bytes_ = std::max(slot_bytes_, layout.bytes);
   }
-  memory_ = HostBuffer(bytes, pool);
+  if (memory_ == nullptr) memory_ = std::make_shared<HostBuffer>(bytes_);
+  if (bytes_ <= memory_->bytes()) return;
+  throw Error(ErrorKind::kFailed, {.what = "the memory given for expert banks is too small",
+                                   .value = std::to_string(memory_->bytes()) + " bytes",
+                                   .allowed = "at least " + std::to_string(bytes_)});
 }
 
 const std::byte* ExpertBank::blob(int layer, int expert) const {
-  return memory_.data() + layer_offset_[static_cast<size_t>(layer)] + layout(layer).bytes * expert;
+  return memory_->data() + layer_offset_[static_cast<size_t>(layer)] + layout(layer).bytes * expert;
 }
 
 std::byte* ExpertBank::blob(int layer, int expert) {

@@ -68,11 +68,13 @@ class WeightList {
   std::vector<ExpertLayerSpec> expert_layers;
 };
 
-// Host banks: every expert's blob, [MoE layer][expert].
+// Host banks: every expert's blob, [MoE layer][expert], from the first byte of their memory without gaps.
 class ExpertBank {
  public:
   ExpertBank() = default;
-  ExpertBank(std::vector<ExpertLayout> layouts, int experts, WorkerPool* pool);
+  // In memory of its own, not touched yet, or at the beginning of `memory`, which stays as large as it is. Throws
+  // Error(kFailed) when that is too small.
+  ExpertBank(std::vector<ExpertLayout> layouts, int experts, std::shared_ptr<HostBuffer> memory = nullptr);
 
   int layers() const { return static_cast<int>(layouts_.size()); }
   int experts() const { return experts_; }
@@ -80,14 +82,16 @@ class ExpertBank {
   int64_t slot_bytes() const { return slot_bytes_; }  // largest blob
   const std::byte* blob(int layer, int expert) const;
   std::byte* blob(int layer, int expert);
-  std::span<const std::byte> bytes() const { return {memory_.data(), static_cast<size_t>(memory_.bytes())}; }
+  std::span<const std::byte> bytes() const { return {memory_ ? memory_->data() : nullptr, static_cast<size_t>(bytes_)}; }
+  std::span<std::byte> bytes() { return {memory_ ? memory_->data() : nullptr, static_cast<size_t>(bytes_)}; }
 
  private:
   std::vector<ExpertLayout> layouts_;
   std::vector<int64_t> layer_offset_;
   int experts_ = 0;
   int64_t slot_bytes_ = 0;
-  HostBuffer memory_;
+  int64_t bytes_ = 0;
+  std::shared_ptr<HostBuffer> memory_;
 };
 
 struct EmbeddingTable {
@@ -116,8 +120,24 @@ struct ModelWeights {
   const EmbeddingTable& operator[](TableId id) const { return tables[static_cast<size_t>(id.index)]; }
 };
 
-// fraction in [0, 1], a word for people ("packing experts").
-using ProgressFn = std::function<void(std::string_view stage, double fraction)>;
+// How far loading is. Stages follow one another; within one done_bytes does not go back and ends at total_bytes.
+struct LoadProgress {
+  std::string_view stage;  // for people: "packing weights"
+  int64_t done_bytes = 0, total_bytes = 0;
+  double fraction() const {  // in [0, 1]
+    return total_bytes <= 0 ? 1.0 : static_cast<double>(done_bytes) / static_cast<double>(total_bytes);
+  }
+};
+// Called on the thread that loads, many times a second. May throw to end the loading.
+using ProgressFn = std::function<void(const LoadProgress&)>;
+
+struct LoadOptions {
+  ProgressFn progress = {};
+  // Where expert banks go instead of memory of their own: a caller that loads one model after another touches (and
+  // registers) the pages once. Holds at least ModelFormats::expert_bytes_total. Of one model at a time: what the
+  // previous one's banks were is overwritten.
+  std::shared_ptr<HostBuffer> bank_memory = {};
+};
 
 // Packed layouts and byte counts without loading a byte of weights: from the tensor headers, or, synthetic, from
 // config.json's quantization settings. For the memory plan and --dry-run.
@@ -125,6 +145,6 @@ ModelFormats inspect_formats(const Family& family, const WeightSource& source);
 
 // Loads and packs, in parallel on `pool`. Checks every shape. Throws Error naming the tensor.
 std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
-                                                 const ProgressFn& progress = {});
+                                                 const LoadOptions& options = {});
 
 }  // namespace ft

@@ -147,15 +147,16 @@ std::unique_ptr<Engine> load_engine(const Accepted& accepted) {
   WorkerPool pool({.threads = accepted.cpus.usable_cores, .cpus = accepted.cpus.pinning});
   std::string stage_shown;
   int shown = -1;
-  const ProgressFn progress = [&](std::string_view stage, double fraction) {
+  const ProgressFn progress = [&](const LoadProgress& loading) {
     if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted while loading"});
-    const int percent = static_cast<int>(100 * fraction);
+    const std::string_view stage = loading.stage;
+    const int percent = static_cast<int>(100 * loading.fraction());
     if (stage == stage_shown && percent / 10 == shown / 10 && (percent < 100 || shown == 100)) return;
     stage_shown = stage;
     shown = percent;
     log_info(fmt::format("{}: {} %", stage, percent));
   };
-  model.weights = load_weights(*accepted.family, accepted.config.weights, pool, progress);
+  model.weights = load_weights(*accepted.family, accepted.config.weights, pool, {.progress = progress});
   if (accepted.config.device == Device::kCuda) {
     model.on_device = upload_weights(*model.weights, progress);
     log_info("expert banks: " + bank_times_text(bank_times(*model.weights, *model.on_device)));

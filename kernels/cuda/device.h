@@ -127,6 +127,8 @@ class RegisteredMemory {
   RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
   // What kernels read. One address range: with unified addressing it is the host's own.
   const std::byte* device() const { return device_; }
+  const std::byte* begin() const { return begin_; }
+  int64_t bytes() const { return bytes_; }
   // Copies [offset, offset + bytes) to device memory by the copy engine, which refuses a range that lies in two pieces
   // (kernels do not mind): such a range goes as two copies.
   void copy_to_device(void* target, int64_t offset, int64_t bytes, StreamHandle stream) const;

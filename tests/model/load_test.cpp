@@ -389,7 +389,7 @@ TEST_CASE("progress goes from 0 to 1 and never back") {
   WorkerPool pool(pool_of(2));
   std::vector<double> seen;
   load_weights(*family_of(folder), real_weights(folder), pool,
-               [&](std::string_view, double fraction) { seen.push_back(fraction); });
+               {.progress = [&](const LoadProgress& progress) { seen.push_back(progress.fraction()); }});
   REQUIRE(seen.size() >= 3);
   CHECK(seen.front() == 0.0);
   CHECK(seen.back() == 1.0);

@@ -13,7 +13,10 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights&, const ProgressFn&) { refuse(); }
+std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights&, const ProgressFn&,
+                                                    std::shared_ptr<const cuda::RegisteredMemory>) {
+  refuse();
+}
 BankTimes bank_times(const ModelWeights&, const DeviceWeights&) { refuse(); }
 std::unique_ptr<ServeBackend> make_cuda_backend(const CudaBackendParts&) { refuse(); }
 

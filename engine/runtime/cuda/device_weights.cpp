@@ -17,7 +17,9 @@ int64_t table_bytes(const EmbeddingTable& table) {
 
 }  // namespace
 
-DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& progress) : host_(weights) {
+DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& progress,
+                             std::shared_ptr<const cuda::RegisteredMemory> registered)
+    : host_(weights), banks_(std::move(registered)) {
   int64_t bytes = 0;
   for (const PackedMatrix& matrix : weights.matrices) bytes += padded(matrix.layout.bytes);
   for (const auto& vector : weights.vectors) bytes += padded(static_cast<int64_t>(vector.size_bytes()));
@@ -25,7 +27,7 @@ DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& prog
   memory_ = cuda::DeviceBuffer(bytes);
   cuda::Stream stream;
   const auto report = [&](std::string_view stage) {
-    if (progress) progress(stage, bytes == 0 ? 1.0 : static_cast<double>(used_) / static_cast<double>(bytes));
+    if (progress) progress({stage, used_, bytes});
   };
   const auto upload = [&](const void* source, int64_t count) {
     std::byte* target = take(count);
@@ -47,11 +49,16 @@ DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& prog
   }
   stream.synchronize();
   const std::span<const std::byte> banks = weights.bank.bytes();
-  if (progress) progress("registering expert banks", 0);
+  const auto bank_bytes = static_cast<int64_t>(banks.size());
+  if (banks_ != nullptr) {
+    FT_CHECK(banks_->begin() == banks.data() && banks_->bytes() >= bank_bytes);
+    return;
+  }
+  if (progress) progress({"registering expert banks", 0, bank_bytes});
   const double begin = now_seconds();
-  banks_ = cuda::RegisteredMemory(banks.data(), static_cast<int64_t>(banks.size()));
+  banks_ = std::make_shared<const cuda::RegisteredMemory>(banks.data(), bank_bytes);
   register_seconds_ = now_seconds() - begin;
-  if (progress) progress("registering expert banks", 1);
+  if (progress) progress({"registering expert banks", bank_bytes, bank_bytes});
 }
 
 std::byte* DeviceWeights::take(int64_t bytes) {
@@ -62,16 +69,17 @@ std::byte* DeviceWeights::take(int64_t bytes) {
 }
 
 const std::byte* DeviceWeights::bank(int layer) const {
-  return banks_.device() + (host_.bank.blob(layer, 0) - host_.bank.bytes().data());
+  return banks_->device() + (host_.bank.blob(layer, 0) - host_.bank.bytes().data());
 }
 
 void DeviceWeights::copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const {
   const int64_t offset = host_.bank.blob(layer, expert) - host_.bank.bytes().data();
-  banks_.copy_to_device(target, offset, host_.bank.layout(layer).bytes, stream);
+  banks_->copy_to_device(target, offset, host_.bank.layout(layer).bytes, stream);
 }
 
-std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress) {
-  return std::make_shared<DeviceWeights>(weights, progress);
+std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress,
+                                                    std::shared_ptr<const cuda::RegisteredMemory> registered) {
+  return std::make_shared<DeviceWeights>(weights, progress, std::move(registered));
 }
 
 BankTimes bank_times(const ModelWeights& weights, const DeviceWeights& on_device) {

@@ -8,14 +8,17 @@
 #include <memory>
 
 #include "engine/model/weights.h"
+#include "kernels/cuda/device.h"
 
 namespace ft {
 
 class DeviceWeights;
 
 // Copies and registers; several seconds for tens of GB. Throws Error(kFailed): no device, not enough memory, pinning
-// refused. `weights` must outlive the result.
-std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress = {});
+// refused. `weights` must outlive the result. `registered`: of LoadOptions::bank_memory, from its first byte, when the
+// caller registered it once for all the models that it will hold; null: the banks are registered here.
+std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights& weights, const ProgressFn& progress = {},
+                                                    std::shared_ptr<const cuda::RegisteredMemory> registered = {});
 
 // What it took until the device could read the expert banks.
 struct BankTimes {

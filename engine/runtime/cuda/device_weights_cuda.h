@@ -10,7 +10,8 @@ namespace ft {
 
 class DeviceWeights {
  public:
-  DeviceWeights(const ModelWeights& weights, const ProgressFn& progress);
+  DeviceWeights(const ModelWeights& weights, const ProgressFn& progress,
+                std::shared_ptr<const cuda::RegisteredMemory> registered);
 
   // Packed matrices, vectors and tables as device pointers.
   const PackedMatrix& operator[](MatrixId id) const { return matrices_[static_cast<size_t>(id.index)]; }
@@ -32,7 +33,7 @@ class DeviceWeights {
   std::vector<PackedMatrix> matrices_;
   std::vector<const float*> vectors_;
   std::vector<EmbeddingTable> tables_;
-  cuda::RegisteredMemory banks_;
+  std::shared_ptr<const cuda::RegisteredMemory> banks_;
   double register_seconds_ = 0;
 };
 
