@@ -96,23 +96,56 @@ TraceSet make_traces(const GeometryCase& geometry, const std::string& preset, in
   return set;
 }
 
-ModelCase::ModelCase(Bench& with, const GeometryCase& of) : bench(with), geometry(of) {
+WeightSource made_weights(const GeometryCase& geometry, const std::string& folder) {
   WeightSource source;
-  source.model_path = write_config(geometry, bench.options.folder);
+  source.model_path = write_config(geometry, folder);
   source.synthetic = true;
   source.synthetic_seed = kSeed;
-  std::unique_ptr<Family> family = make_family(load_model_config(source.model_path));
-  const ModelFormats formats = inspect_formats(*family, source);
-  if (formats.expert_bytes_total > std::min(kMaxBankBytes, bench.inputs.host_memory_bytes)) {
-    throw Error(ErrorKind::kFailed,
-                {.what = "the expert banks do not fit",
-                 .value = std::to_string(formats.expert_bytes_total) + " bytes",
-                 .allowed = std::to_string(std::min(kMaxBankBytes, bench.inputs.host_memory_bytes)) + " bytes"});
+  return source;
+}
+
+int64_t Bench::largest_banks() const {
+  int64_t largest = 0;
+  for (const GeometryCase* geometry : options.geometries) {
+    const WeightSource source = made_weights(*geometry, options.folder);
+    const int64_t bytes =
+        inspect_formats(*make_family(load_model_config(source.model_path)), source).expert_bytes_total;
+    if (bytes <= std::min(kMaxBankBytes, inputs.host_memory_bytes)) largest = std::max(largest, bytes);
   }
+  return largest;
+}
+
+const Bench::Arena& Bench::arena() {
+  if (arena_.memory != nullptr) return arena_;
+  const int64_t bytes = largest_banks();
+  progress("touching " + std::to_string(bytes / 1'000'000'000) + " GB for the banks");
+  double begin = now_seconds();
+  WorkerPool pool({.threads = threads(), .cpus = cpus.pinning});
+  arena_.memory = std::make_shared<HostBuffer>(bytes, &pool);
+  const double gigabytes = static_cast<double>(bytes) * 1e-9;
+  report.info("arena", "touched", now_seconds() - begin, "s", std::to_string(static_cast<int>(gigabytes)) + " GB");
+  if (options.device != Device::kCuda) return arena_;
+  begin = now_seconds();
+  arena_.registered = lock_memory(*arena_.memory);
+  report.info("arena", "locked for the device", now_seconds() - begin, "s");
+  return arena_;
+}
+
+ModelCase::ModelCase(Bench& with, const GeometryCase& of) : bench(with), geometry(of) {
+  const WeightSource source = made_weights(geometry, bench.options.folder);
+  std::unique_ptr<Family> family = make_family(load_model_config(source.model_path));
+  const int64_t bytes = inspect_formats(*family, source).expert_bytes_total;
+  const int64_t most = std::min(kMaxBankBytes, bench.inputs.host_memory_bytes);
+  if (bytes > most) {
+    throw Error(ErrorKind::kFailed, {.what = "the expert banks do not fit",
+                                     .value = std::to_string(bytes) + " bytes",
+                                     .allowed = std::to_string(most) + " bytes"});
+  }
+  const Bench::Arena& arena = bench.arena();
   WorkerPool pool({.threads = bench.threads(), .cpus = bench.cpus.pinning});
   const double begin = now_seconds();
-  model.weights = load_weights(*family, source, pool);
-  if (bench.options.device == Device::kCuda) model.on_device = upload_weights(*model.weights);
+  model.weights = load_weights(*family, source, pool, {.bank_memory = arena.memory});
+  if (bench.options.device == Device::kCuda) model.on_device = upload_weights(*model.weights, {}, arena.registered);
   load_seconds = now_seconds() - begin;
   model.family = std::move(family);
 }

@@ -15,6 +15,7 @@
 
 #include "engine/runtime/engine.h"
 #include "kernels/cuda/device.h"
+#include "kernels/host/host_memory.h"
 #include "kernels/host/topology.h"
 #include "probes/probe.h"
 #include "tests/bench/bound.h"
@@ -62,10 +63,23 @@ class Bench {
   bool has_time(double seconds, const std::string& part, const std::string& name);
   ProbeBudget sample_budget(double seconds) const;  // shortened by --quick
 
+  // One arena for the banks of all the geometries, touched and locked once, filled anew for each.
+  struct Arena {
+    std::shared_ptr<HostBuffer> memory;
+    std::shared_ptr<const cuda::RegisteredMemory> registered;  // null on the host device
+  };
+  // As large as the largest geometry of the options that fits. Throws Error.
+  const Arena& arena();
+
  private:
+  int64_t largest_banks() const;
+
   std::function<void(std::string_view)> progress_;
   double start_ = 0;
+  Arena arena_;
 };
+
+WeightSource made_weights(const GeometryCase& geometry, const std::string& folder);  // writes its config.json
 
 // Traces of one preset: as many sequences as the largest batch needs, each replayed up to `replayed` tokens to find the
 // cache content; the tokens after that are what the engine decodes.
@@ -154,6 +168,7 @@ void run_loading(Bench& bench);
 
 // Device side of the ceilings; a build without CUDA has none.
 void measure_device_ceilings(Bench& bench);
+std::shared_ptr<const cuda::RegisteredMemory> lock_memory(const HostBuffer& memory);
 Curve fetch_curve_of_link(ModelCase& one);  // empty where the engine's own layers must be timed instead
 
 }  // namespace ft::bench

@@ -25,6 +25,10 @@ Series series(const char* name, double bytes, std::function<double()> seconds) {
 
 }  // namespace
 
+std::shared_ptr<const cuda::RegisteredMemory> lock_memory(const HostBuffer& memory) {
+  return std::make_shared<const cuda::RegisteredMemory>(memory.data(), memory.bytes());
+}
+
 void measure_device_ceilings(Bench& bench) {
   const cuda::DeviceBuffer memory(kDeviceBytes), sink(sizeof(uint32_t));
   cuda::Stream stream;
