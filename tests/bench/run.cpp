@@ -86,8 +86,8 @@ void run_all(const BenchOptions& options, Report& report, const std::function<vo
   Bench bench(options, report, progress);
   report.facts(facts_of(bench));
   run_ceilings(bench);
+  if (bench.wants("loading")) run_loading(bench);  // before the arena takes the page cache's memory
   for (const GeometryCase* geometry : options.geometries) run_geometry(bench, *geometry);
-  if (bench.wants("loading")) run_loading(bench);
 }
 
 }  // namespace ft::bench
