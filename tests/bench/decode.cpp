@@ -22,21 +22,26 @@ std::vector<TraceSequence> replayed_part(const TraceSet& traces, int batch) {
   return parts;
 }
 
-// Seconds of a step's misses as the curves say it, with promotions on the link behind the layer's fetches.
-double predicted(const Curves& curves, const ReplayResult& result) {
-  double sum = 0;
+// Seconds of a step as the curves say it. Promotions run on the link beside the rest of the step, so they cost nothing
+// until the link is what the step waits for.
+double predicted(const Curves& curves, const ReplayResult& result, double resident) {
+  double arms = 0, link = 0;
   for (const WeightedCounts& one : result.distribution) {
-    const int moved = one.counts.fetched + one.counts.promoted;
-    const double link = moved == 0 ? 0 : curves.fetch.at(moved);
+    const double fetches = one.counts.fetched == 0 ? 0 : curves.fetch.at(one.counts.fetched);
     const double cpu = one.counts.cpu == 0 ? 0 : curves.cpu.at(one.counts.cpu);
-    sum += std::max(link, cpu) * static_cast<double>(one.times);
+    const auto times = static_cast<double>(one.times);
+    arms += std::max(fetches, cpu) * times;
+    const int moved = one.counts.fetched + one.counts.promoted;
+    if (moved > 0) link += curves.fetch.at(moved) * times;
   }
-  return sum / static_cast<double>(result.steps);
+  const auto steps = static_cast<double>(result.steps);
+  return std::max(resident + arms / steps, link / steps);
 }
 
 }  // namespace
 
-DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch) {
+DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch,
+                       double resident) {
   const Curves& curves = one.curves();
   const int distinct = std::min(one.geometry.experts, one.geometry.top_k * batch);
   DecodePlan best;
@@ -52,9 +57,9 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
     options.max_promotions = promotions;
     options.discard_steps = std::max<int64_t>(0, traces.replayed - kCountedReplay);
     ReplayResult result = replay(replayed_part(traces, batch), options);
-    plan.predicted_miss_seconds = predicted(curves, result);
+    plan.predicted_seconds = predicted(curves, result, resident);
     plan.content = std::move(result.content);
-    if (promotions == 0 || plan.predicted_miss_seconds < best.predicted_miss_seconds) best = std::move(plan);
+    if (promotions == 0 || plan.predicted_seconds < best.predicted_seconds) best = std::move(plan);
   }
   return best;
 }

@@ -35,7 +35,7 @@ double measured_resident(ModelCase& one, const TraceSet& traces, int64_t slots, 
 Cell run_cell(ModelCase& one, const std::string& preset, Strategy strategy, int64_t slots, int batch, double resident) {
   const Bench& bench = one.bench;
   const TraceSet& traces = one.traces(preset);
-  const DecodePlan plan = plan_decode(one, traces, strategy, slots, batch);
+  const DecodePlan plan = plan_decode(one, traces, strategy, slots, batch, resident);
   const std::unique_ptr<Engine> engine = one.engine(plan.config);
   const DecodeResult result =
       decode(*engine, plan, traces, batch, bench.options.warm_steps, bench.options.measured_steps);
@@ -92,8 +92,9 @@ void run_hybrid_gain(ModelCase& one) {
     std::unique_ptr<Engine> engines[2];
     std::vector<double> seconds[2];
     std::string hashes[2];
+    const double resident = measured_resident(one, traces, slots, 1);
     for (int i = 0; i < 2; ++i) {
-      plans[i] = plan_decode(one, traces, i == 0 ? Strategy::kOffload : Strategy::kHybrid, slots, 1);
+      plans[i] = plan_decode(one, traces, i == 0 ? Strategy::kOffload : Strategy::kHybrid, slots, 1, resident);
       engines[i] = one.engine(plans[i].config);
     }
     for (int turn = 0; turn < kTurns; ++turn) {
