@@ -20,7 +20,7 @@ namespace ft::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-constexpr double kCurveSeconds = 1.5;
+constexpr double kCurveSeconds = 3;
 constexpr int kCurveSamples = 7;
 
 }  // namespace
@@ -156,7 +156,8 @@ const TraceSet& ModelCase::traces(const std::string& preset) {
   }
   // A step more than is asked for, so that nothing wraps round.
   const int64_t decoded = bench.options.warm_steps + bench.options.measured_steps + 1;
-  const int sequences = bench.wants("batch") && preset == "q38-mixed" ? kLargestBatch : 1;
+  const bool batches = bench.wants("batch") && decodes_batches(geometry) && preset == "q38-mixed";
+  const int sequences = batches ? kLargestBatch : 1;
   traces_.emplace_back(preset, make_traces(geometry, preset, sequences, kReplayedTokens, decoded));
   return traces_.back().second;
 }
@@ -194,10 +195,11 @@ namespace {
 class LayerCurve {
  public:
   LayerCurve(ModelCase& one, bool fetched) : one_(one), fetched_(fetched) {
-    const int top_k = one.geometry.top_k;
-    const int most = std::min(one.geometry.experts, top_k * kLargestBatch);
+    const bool batches = one.bench.wants("batch") && decodes_batches(one.geometry);
+    const int top_k = one.geometry.top_k, largest = batches ? kLargestBatch : 1;
+    const int most = std::min(one.geometry.experts, top_k * largest);
     const int64_t slots = std::min<int64_t>(one.model.weights->geometry.total_experts(), 4 * most);
-    engine_ = one.engine(one.config(Strategy::kHybrid, slots, kLargestBatch));
+    engine_ = one.engine(one.config(Strategy::kHybrid, slots, largest));
     // No trace: experts in turn, so that none is met again while a cache still holds it.
     plans_.emplace(engine_->geometry(), nullptr, slots);
     for (int n = 1; n <= top_k; ++n) add(n, 1);

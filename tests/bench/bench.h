@@ -34,7 +34,8 @@ struct BenchOptions {
   int warm_steps = 8, measured_steps = 48;
   double budget_seconds = 330;
   bool quick = false;
-  std::string folder;  // for config files and checkpoints
+  std::string folder;   // for config files and checkpoints
+  std::string bundled;  // a real checkpoint, for the look-ahead of its router; empty: none
 };
 
 // Bytes a second; 0: not measured.
@@ -150,6 +151,8 @@ DecodeResult decode(Engine& engine, const DecodePlan& plan, const TraceSet& trac
 
 // Seconds of a step without misses, median; the routing that is forced goes on.
 double resident_seconds(Engine& engine, int batch, int64_t context, int samples);
+// T_res: of an offload engine made for it, at the routing that `traces` force.
+double measured_resident(ModelCase& one, const TraceSet& traces, int64_t slots, int batch);
 
 // The cell of a run: bound and ratio.
 Cell make_cell(ModelCase& one, const std::string& preset, const EngineConfig& config, int batch,
@@ -162,11 +165,13 @@ void run_dense(ModelCase& one);
 void run_attention(ModelCase& one);
 void run_hybrid_gain(ModelCase& one);
 void run_batch(ModelCase& one);
+bool decodes_batches(const GeometryCase& geometry);  // A and B in four bits
 void run_lookahead(ModelCase& one);
 void run_prefill(ModelCase& one);
 void run_experts_on_cpu(ModelCase& one);
 void run_bits(ModelCase& one);
 void run_loading(Bench& bench);
+void run_router_precision(Bench& bench, const std::string& model_path);
 
 // Device side of the ceilings; a build without CUDA has none.
 void measure_device_ceilings(Bench& bench);

@@ -109,6 +109,13 @@ double resident_seconds(Engine& engine, int batch, int64_t context, int samples)
   return median(seconds);
 }
 
+double measured_resident(ModelCase& one, const TraceSet& traces, int64_t slots, int batch) {
+  constexpr int kSamples = 16;
+  const std::unique_ptr<Engine> engine = one.engine(one.config(Strategy::kOffload, slots, batch));
+  engine->set_routing(traces.tails(batch));
+  return resident_seconds(*engine, batch, kShortContext, kSamples);
+}
+
 Cell make_cell(ModelCase& one, const std::string& preset, const EngineConfig& config, int batch,
                const DecodeResult& result, double resident_measured) {
   const Curves& curves = one.curves();

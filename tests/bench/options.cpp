@@ -60,6 +60,11 @@ constexpr OptionSpec kOptions[] = {
      .high = kMaxBudgetSeconds,
      .help = "Time for all of it; what does not fit any more is listed as not run."},
     {.name = "--quick", .kind = OptionKind::kFlag, .help = "Fewer samples and 16 steps a cell."},
+    {.name = "--bundled",
+     .kind = OptionKind::kText,
+     .value_name = "DIR",
+     .help = "A small real checkpoint: how well its router guesses one layer ahead. scripts/gpu-bench names the "
+             "bundled one."},
     {.name = "--json",
      .kind = OptionKind::kText,
      .value_name = "FILE",
@@ -115,6 +120,7 @@ BenchOptions bench_options(const ParsedOptions& options) {
   result.quick = options.flag("--quick");
   result.measured_steps = static_cast<int>(options.integer("--steps"));
   if (result.quick && !options.has("--steps")) result.measured_steps = kQuickSteps;
+  result.bundled = options.optional_text("--bundled").value_or("");
   result.budget_seconds = options.number("--budget-seconds");
   return result;
 }

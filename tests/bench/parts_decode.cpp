@@ -11,7 +11,6 @@ namespace ft::bench {
 namespace {
 
 constexpr double kCellGoal = 1.15, kBatchGoal = 1.3;
-constexpr int kResidentSamples = 16;
 
 std::string percent_text(double percent) {
   char text[32];
@@ -22,13 +21,6 @@ std::string percent_text(double percent) {
 std::string text_of(const ModelCase& one, double percent, const std::string& preset, Strategy strategy) {
   return std::string(one.geometry.name) + " " + percent_text(percent) + " " + preset + " " +
          std::string(strategy_name(strategy));
-}
-
-// T_res: the offload step without misses, at the routing that is forced.
-double measured_resident(ModelCase& one, const TraceSet& traces, int64_t slots, int batch) {
-  const std::unique_ptr<Engine> engine = one.engine(one.config(Strategy::kOffload, slots, batch));
-  engine->set_routing(traces.tails(batch));
-  return resident_seconds(*engine, batch, kShortContext, kResidentSamples);
 }
 
 // One run in an engine made for it. Gives the cell.
@@ -48,6 +40,7 @@ void run_cells(ModelCase& one) {
   Bench& bench = one.bench;
   bench.report.heading("cells of " + std::string(one.geometry.name) +
                        ": goal at most 1.15 of the bound (* T_res counted at its cap)");
+  one.curves();
   double seconds = 1;  // of the cell before
   for (const double percent : bench.options.slots_percent) {
     const int64_t slots = slots_of(one.geometry, percent);
@@ -56,10 +49,11 @@ void run_cells(ModelCase& one) {
       for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
         const std::string name = text_of(one, percent, preset, strategy);
         if (!bench.has_time(seconds, "cells", name)) continue;
+        const TraceSet& traces = one.traces(preset);
         const double begin = now_seconds();
         try {
           bench.progress(name);
-          if (resident == 0) resident = measured_resident(one, one.traces(preset), slots, 1);
+          if (resident == 0) resident = measured_resident(one, traces, slots, 1);
           bench.report.cell("cells", run_cell(one, preset, strategy, slots, 1, resident), kCellGoal);
         } catch (const Error& error) {
           if (error.kind() == ErrorKind::kInterrupted) throw;
@@ -112,6 +106,10 @@ void run_hybrid_gain(ModelCase& one) {
   }
 }
 
+bool decodes_batches(const GeometryCase& geometry) {
+  return geometry.format != FormatId::kBf16 && !geometry.name.starts_with("C");
+}
+
 void run_batch(ModelCase& one) {
   Bench& bench = one.bench;
   constexpr double kPercent = 25;
@@ -133,11 +131,6 @@ void run_batch(ModelCase& one) {
       }
     }
   }
-}
-
-void run_lookahead(ModelCase& one) {
-  one.bench.report.not_run("lookahead", std::string(one.geometry.name) + " gain at 0.8 / 0.7, in T_res",
-                           "this engine has no look-ahead");
 }
 
 }  // namespace ft::bench

@@ -91,7 +91,8 @@ TEST_CASE("a whole run on the host device: every part says something, logits are
   options.measured_steps = 6;
   options.quick = true;
   options.budget_seconds = 120;
-  options.parts = {"ceilings", "dense", "cells", "hybrid", "batch", "bits", "cpu", "loading"};
+  options.parts = {"ceilings", "dense", "cells", "hybrid", "batch", "bits", "cpu", "loading", "lookahead"};
+  options.bundled = std::string(std::getenv("FT_TEST_DATA")) + "/tiny-moe";
   options.folder = std::filesystem::temp_directory_path() / ("gpu_bench_test_" + std::to_string(getpid()));
   Report report({});
   run_all(options, report, {});
@@ -102,7 +103,7 @@ TEST_CASE("a whole run on the host device: every part says something, logits are
   std::map<std::string, int> lines;
   for (const Json& line : json["lines"]) ++lines[line["part"]];
   for (const char* part :
-       {"ceilings", "load", "dense", "curves", "cells", "hybrid", "batch", "bits", "cpu", "loading"}) {
+       {"ceilings", "load", "dense", "curves", "cells", "hybrid", "batch", "bits", "cpu", "loading", "lookahead"}) {
     CAPTURE(part);
     CHECK(lines[part] > 0);
   }

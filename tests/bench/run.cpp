@@ -27,7 +27,7 @@ constexpr Part kParts[] = {
     {"cells", run_cells, [](const GeometryCase&) { return true; }},
     {"hybrid", run_hybrid_gain, [](const GeometryCase& g) { return starts(g, "B"); }},
     {"lookahead", run_lookahead, [](const GeometryCase& g) { return starts(g, "B"); }},
-    {"batch", run_batch, [](const GeometryCase& g) { return is_four_bits(g) && !g.name.starts_with("C"); }},
+    {"batch", run_batch, decodes_batches},
     {"cpu", run_experts_on_cpu, [](const GeometryCase& g) { return is_four_bits(g) && !g.name.starts_with("B"); }},
     {"prefill", run_prefill, [](const GeometryCase& g) { return starts(g, "A") && is_four_bits(g); }},
     {"bits", run_bits, [](const GeometryCase& g) { return is_four_bits(g); }},
@@ -87,6 +87,7 @@ void run_all(const BenchOptions& options, Report& report, const std::function<vo
   report.facts(facts_of(bench));
   run_ceilings(bench);
   if (bench.wants("loading")) run_loading(bench);  // before the arena takes the page cache's memory
+  if (bench.wants("lookahead") && !options.bundled.empty()) run_router_precision(bench, options.bundled);
   for (const GeometryCase* geometry : options.geometries) run_geometry(bench, *geometry);
 }
 

@@ -170,7 +170,7 @@ class WrapperTest(unittest.TestCase):
             (root / "bin/gpu-bench").chmod(0o755)
             environment = {**os.environ, "LD_LIBRARY_PATH": ""}
             done = subprocess.run([str(root / "gpu-bench"), "--quick"], capture_output=True, text=True, env=environment, check=False)
-            self.assertEqual((done.returncode, done.stdout), (3, f"{root}/lib --quick\n"))
+            self.assertEqual((done.returncode, done.stdout), (3, f"{root}/lib --bundled {root}/data/tiny-moe --quick\n"))
 
     def test_help_says_how(self):
         done = subprocess.run([str(SCRIPTS / "gpu-bench"), "--help"], capture_output=True, text=True, check=False)
