@@ -131,7 +131,7 @@ const Bench::Arena& Bench::arena() {
   return arena_;
 }
 
-ModelCase::ModelCase(Bench& with, const GeometryCase& of) : bench(with), geometry(of) {
+ModelCase::ModelCase(Bench& with, const GeometryCase& of, bool own_memory) : bench(with), geometry(of) {
   const WeightSource source = made_weights(geometry, bench.options.folder);
   std::unique_ptr<Family> family = make_family(load_model_config(source.model_path));
   const int64_t bytes = inspect_formats(*family, source).expert_bytes_total;
@@ -141,7 +141,7 @@ ModelCase::ModelCase(Bench& with, const GeometryCase& of) : bench(with), geometr
                                      .value = std::to_string(bytes) + " bytes",
                                      .allowed = std::to_string(most) + " bytes"});
   }
-  const Bench::Arena& arena = bench.arena();
+  const Bench::Arena arena = own_memory ? Bench::Arena{} : bench.arena();
   WorkerPool pool({.threads = bench.threads(), .cpus = bench.cpus.pinning});
   const double begin = now_seconds();
   model.weights = load_weights(*family, source, pool, {.bank_memory = arena.memory});

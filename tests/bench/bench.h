@@ -98,7 +98,8 @@ TraceSet make_traces(const GeometryCase& geometry, const std::string& preset, in
 // One geometry in memory.
 class ModelCase {
  public:
-  ModelCase(Bench& bench, const GeometryCase& geometry);
+  // Banks in the arena, or, for a second model beside one that is there, in memory of their own.
+  ModelCase(Bench& bench, const GeometryCase& geometry, bool own_memory = false);
 
   Bench& bench;
   const GeometryCase& geometry;
@@ -149,6 +150,8 @@ struct DecodeResult {
 };
 DecodeResult decode(Engine& engine, const DecodePlan& plan, const TraceSet& traces, int batch, int warm, int measured);
 
+std::vector<int32_t> some_ids(int64_t count, int64_t vocab);  // different ones, the same every time
+
 // Seconds of a step without misses, median; the routing that is forced goes on.
 double resident_seconds(Engine& engine, int batch, int64_t context, int samples);
 // T_res: of an offload engine made for it, at the routing that `traces` force.
@@ -176,6 +179,9 @@ void run_router_precision(Bench& bench, const std::string& model_path);
 // Device side of the ceilings; a build without CUDA has none.
 void measure_device_ceilings(Bench& bench);
 std::shared_ptr<const cuda::RegisteredMemory> lock_memory(const HostBuffer& memory);
+// Operations a second of the vendor's library on a layer's expert products, bf16, the tokens spread evenly; empty where
+// the library is not there. Zeros are multiplied: the clock is that of an easy load, so the rate is not underestimated.
+std::optional<double> vendor_expert_rate(const ExpertGeometry& expert, int64_t tokens);
 Curve fetch_curve_of_link(ModelCase& one);  // empty where the engine's own layers must be timed instead
 
 }  // namespace ft::bench

@@ -1,4 +1,4 @@
-// Parts about the step without misses, prompts, and the promise of the same bits.
+// Parts about the step without misses, and the promise of the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -9,15 +9,16 @@
 #include "tests/bench/bench.h"
 
 namespace ft::bench {
-namespace {
-
-constexpr int kSamples = 16;
 
 std::vector<int32_t> some_ids(int64_t count, int64_t vocab) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>((i * i * 31 + i * 7919 + 11) % vocab));
   return ids;
 }
+
+namespace {
+
+constexpr int kSamples = 16;
 
 std::string gigabytes(double bytes) {
   char text[48];
@@ -73,66 +74,6 @@ void run_attention(ModelCase& one) {
     return bench.report.not_run("attention", name, "the device's read rate is not measured");
   }
   bench.report.goal({"attention", name, seconds * bench.ceilings.device_read / bytes, "x", kGoal, true, {}, {}});
-}
-
-namespace {
-
-double prefill_seconds(Engine& engine, std::span<const int32_t> ids) {
-  const int sequence = engine.open_sequence();
-  FT_CHECK(sequence >= 0);
-  const double begin = now_seconds();
-  engine.prefill(sequence, ids);
-  const double seconds = now_seconds() - begin;
-  engine.close_sequence(sequence);
-  return seconds;
-}
-
-}  // namespace
-
-void run_prefill(ModelCase& one) {
-  constexpr double kGoal = 1.3, kSlotsPercent = 25;
-  Bench& bench = one.bench;
-  const std::string base(one.geometry.name);
-  const std::string name = base + " prefill of 4k tokens, experts in host memory";
-  if (!bench.has_time(8, "prefill", name)) return;
-  bench.progress(name);
-  const int64_t tokens = std::min<int64_t>(4096, one.model.weights->geometry.max_positions - 1);
-  const std::vector<int32_t> ids = some_ids(tokens, one.model.weights->geometry.vocab);
-  const auto prepare = [&](Strategy strategy, int64_t slots) {
-    EngineConfig config = one.config(strategy, slots, 1);
-    config.prefill_chunk = kMaxPrefillChunk;
-    config.max_context = tokens + 1;
-    return one.engine(config);
-  };
-  try {
-    const auto offload = prepare(Strategy::kOffload, slots_of(one.geometry, kSlotsPercent));
-    const auto first = std::span(ids).first(std::min<size_t>(ids.size(), kMaxPrefillChunk));
-    prefill_seconds(*offload, first);  // warms
-    const double chunk = prefill_seconds(*offload, first);
-    const double expected = chunk * static_cast<double>(ids.size()) / static_cast<double>(first.size());
-    if (!bench.has_time(2 * expected, "prefill", name)) return;
-    const double streamed = prefill_seconds(*offload, ids);
-    const auto resident = prepare(Strategy::kResident, one.model.weights->geometry.total_experts());
-    prefill_seconds(*resident, first);
-    const double at_hand = prefill_seconds(*resident, ids);
-    const double bytes = static_cast<double>(one.model.weights->formats.expert_bytes_total);
-    const double pass = bench.ceilings.link > 0 ? bytes / bench.ceilings.link : 0;
-    bench.report.info("prefill", base + " 4k tokens, all experts resident", at_hand, "s",
-                      std::to_string(static_cast<int>(static_cast<double>(ids.size()) / at_hand)) + " tok/s");
-    bench.report.info("prefill", base + " one pass of the experts over the link", pass, "s");
-    bench.report.info("prefill", base + " 4k tokens, experts in host memory", streamed, "s",
-                      std::to_string(static_cast<int>(static_cast<double>(ids.size()) / streamed)) + " tok/s");
-    bench.report.goal(
-        {"prefill", name + " over the larger of both", streamed / std::max(pass, at_hand), "x", kGoal, true, {}, {}});
-    const ExpertGeometry& expert = one.model.weights->geometry.expert;
-    const double operations = 6.0 * static_cast<double>(expert.hidden * expert.intermediate) * expert.top_k *
-                              one.moe_layers() * static_cast<double>(ids.size());
-    bench.report.info("prefill", base + " expert operations over the whole resident prefill",
-                      operations / at_hand * 1e-12, "Tflop/s", "attention and dense products are in this time");
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kInterrupted) throw;
-    bench.report.not_run("prefill", name, error.what());
-  }
 }
 
 namespace {
