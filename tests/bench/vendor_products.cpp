@@ -14,7 +14,8 @@ namespace {
 
 // https://docs.nvidia.com/cuda/cublas: values of its enumerations.
 constexpr int kTransposed = 1, kNotTransposed = 0, kBf16 = 14, kCompute32F = 68, kDefaultAlgorithm = -1;
-constexpr const char* kNames[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"};
+constexpr const char* kNames[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so",
+                                  "/usr/local/cuda/lib64/libcublas.so"};
 
 using Handle = void*;
 using Create = int (*)(Handle*);
