@@ -41,6 +41,12 @@ std::optional<Strategy> strategy_by_name(std::string_view name) { return value_o
 
 std::string_view device_name(Device device) { return device == Device::kHost ? "host" : "cuda"; }
 
+void drop_unusable_look_ahead(EngineConfig& config) {
+  if (config.strategy == Strategy::kOffload || config.strategy == Strategy::kHybrid) return;
+  config.look_ahead = LookAhead::kOff;
+  config.max_prefetches_per_layer = 0;
+}
+
 std::optional<Numerics> numerics_by_name(std::string_view name) { return value_of(kNumericsNames, name); }
 
 }  // namespace ft

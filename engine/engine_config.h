@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/experts/cache_policy.h"
 #include "kernels/ops/rows.h"
 
 namespace ft {
@@ -52,6 +53,9 @@ struct EngineConfig {
   int64_t slots = 0;                    // experts over all layers that slots hold; resident: all of them
   SplitTable fetch_of_misses;           // see above; empty only with resident
   int64_t promote_bytes_per_layer = 0;  // CPU-computed misses copied into slots, at most so many bytes a layer
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  LookAhead look_ahead = LookAhead::kOff;
+  int max_prefetches_per_layer = 0;  // experts copied ahead of need, for one layer of one step; 0 with look-ahead off
   int max_batch = 1;
   int64_t max_context = 0;  // tokens of one sequence, prompt and answer
   int prefill_chunk = 64;
@@ -62,5 +66,8 @@ struct EngineConfig {
   std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
+
+// A base configuration asks for look-ahead; strategies without a link that fetches go without.
+void drop_unusable_look_ahead(EngineConfig& config);
 
 }  // namespace ft

@@ -19,10 +19,12 @@ int max_distinct(const ModelGeometry& geometry, const EngineConfig& config) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads) {
+std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads, bool predict) {
   const ModelWeights& weights = *context.model.weights;
   EngineConfig config = context.base;
   config.strategy = Strategy::kHybrid;
+  config.look_ahead = predict ? LookAhead::kRouter : LookAhead::kOff;  // off: plans come from the probe
+  config.max_prefetches_per_layer = predict ? 1 : 0;
   config.threads = threads;
   const int distinct = max_distinct(weights.geometry, config);
   config.fetch_of_misses.assign(static_cast<size_t>(distinct) + 1, 0);

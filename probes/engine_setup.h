@@ -13,7 +13,8 @@ namespace ft {
 
 // A hybrid engine with `threads`, and slots enough that hits come from memory when the model's experts do: 8 times the
 // last-level cache (on a GPU its own), within the memory plan. Its cache is filled in order. Throws Error.
-std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads);
+// predict: with look-ahead, so that a routing trace that is recorded has predictions.
+std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads, bool predict = false);
 
 // One point of the sweep: how many experts of a layer are where. Promoted ones are counted in cpu.
 struct SweepPoint {

@@ -84,6 +84,8 @@ ProbeSessionOptions session_options(const ParsedOptions& options) {
   if (session.link_slowdown != 1 && session.device != Device::kCuda) {
     refuse("--link-slowdown", std::to_string(session.link_slowdown), "1 on the host device, which has no link");
   }
+  session.cache_policy = cache_policy_by_name(options.text("--cache-policy")).value();
+  session.max_prefetches = static_cast<int>(options.optional_integer("--look-ahead").value_or(0));
   if (options.has("--bank-gb")) session.bank_gb = options.number("--bank-gb");
   return session;
 }
@@ -154,6 +156,7 @@ int run(const ParsedOptions& options) {
   check_probe_names(wanted_ids);
   ProbeSession session(session_options(options));
   ProbeContext& context = session.context();
+  if (!session.look_ahead_text().empty()) std::cerr << "look-ahead: " << session.look_ahead_text() << '\n';
   if (!session.bank_text().empty()) std::cerr << "expert banks: " << session.bank_text() << '\n';
   std::map<std::string, std::vector<Samples>> samples_of_probe;
   for (const std::unique_ptr<Probe>& probe : make_probes()) {

@@ -1,6 +1,7 @@
 #include "probes/session.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -49,6 +50,9 @@ EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGe
   base.weights = options.weights;
   base.device = options.device;
   base.link_slowdown = options.link_slowdown;
+  base.cache_policy = options.cache_policy;
+  base.look_ahead = options.max_prefetches > 0 ? LookAhead::kRouter : LookAhead::kOff;
+  base.max_prefetches_per_layer = options.max_prefetches;
   base.pinning = cpus.pinning;
   base.threads = options.threads.empty() ? cpus.usable_cores : options.threads.front();
   base.device_memory_limit_bytes = options.device_memory_limit_bytes;
@@ -107,6 +111,7 @@ ProbeSession::ProbeSession(const ProbeSessionOptions& options)
   const auto prompts = read_prompts(family->geometry(), options);
   load_model(std::move(family), options);
   if (context_.trace == nullptr) record_routing(prompts);
+  note_predictions();
   if (options.add_candidates) add_candidates();
 }
 
@@ -146,7 +151,8 @@ void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeS
 }
 
 void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& prompts) {
-  const std::unique_ptr<Engine> engine = make_probe_engine(context_, context_.base.threads);
+  const std::unique_ptr<Engine> engine =
+      make_probe_engine(context_, context_.base.threads, context_.base.look_ahead != LookAhead::kOff);
   RecordOptions record;
   record.max_tokens = kTraceTokens;
   record.seconds = context_.budget.seconds;
@@ -161,6 +167,15 @@ void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& promp
   if (stopped()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted before anything was measured"});
 }
 
+void ProbeSession::note_predictions() {
+  const PredictionStatistics statistics = prediction_statistics(*context_.trace);
+  if (statistics.predicted == 0) return;
+  char text[160];
+  std::snprintf(text, sizeof text, "of %lld experts predicted one layer ahead %.1f %% were used; of those used %.1f %%",
+                static_cast<long long>(statistics.predicted), 100 * statistics.precision(), 100 * statistics.recall());
+  look_ahead_text_ = std::string(text) + " had been predicted";
+}
+
 void ProbeSession::add_candidates() {
   const ModelWeights& weights = *context_.model.weights;
   const int distinct =
@@ -171,6 +186,7 @@ void ProbeSession::add_candidates() {
     candidate.name = strategy_name(strategy);
     candidate.config = context_.base;
     candidate.config.strategy = strategy;
+    drop_unusable_look_ahead(candidate.config);
     candidate.config.slots = slots;
     candidate.config.fetch_of_misses = std::move(table);
     context_.candidates.push_back(std::move(candidate));

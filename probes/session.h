@@ -22,7 +22,9 @@ struct ProbeSessionOptions {
   Device device = Device::kHost;
   std::optional<cuda::DeviceFacts> gpu;  // of start_device(device)
   int link_slowdown = 1;                 // EngineConfig::link_slowdown
-  double bank_gb = 0;                    // of the probe `bank`; 0: as much as is reasonable
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  int max_prefetches = 0;      // EngineConfig::max_prefetches_per_layer of engines that fetch; 0: look-ahead off
+  double bank_gb = 0;          // of the probe `bank`; 0: as much as is reasonable
   int64_t served_context = 0;  // context that the engines shall hold beside what `contexts` need, if memory allows
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
   bool add_candidates = true;         // the four strategies as they are, for `decode` without a tuner
@@ -45,6 +47,8 @@ class ProbeSession {
   ProbeContext& context() { return context_; }
   // How long the model's expert banks took from their allocation until the device could read them; empty on the host.
   const std::string& bank_text() const { return bank_text_; }
+  // How good the trace's predictions are; empty when it has none (no look-ahead asked for).
+  const std::string& look_ahead_text() const { return look_ahead_text_; }
 
  private:
   // In this order: what can be refused without the weights is refused before minutes of loading them.
@@ -52,13 +56,14 @@ class ProbeSession {
   std::vector<std::vector<int32_t>> read_prompts(const ModelGeometry& geometry, const ProbeSessionOptions& options);
   void load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options);
   void record_routing(const std::vector<std::vector<int32_t>>& prompts);
+  void note_predictions();
   void add_candidates();
 
   HostTopology topology_;
   CpuBudget cpus_;
   MemoryBudget memory_;
   ProbeContext context_;
-  std::string bank_text_;
+  std::string bank_text_, look_ahead_text_;
 };
 
 }  // namespace ft

@@ -21,10 +21,11 @@
 namespace ft {
 
 inline constexpr int kProfileMajor = 1;
-// 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown
-inline constexpr int kProfileMinor = 2;
+// 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown.
+// 3: serve.cache_policy (absent: lru), .look_ahead (absent: off) and .max_prefetches_per_layer
+inline constexpr int kProfileMinor = 3;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
-std::string profile_version_text();  // "1.2.0": what is written
+std::string profile_version_text();  // "1.3.0": what is written
 
 struct Conditions {
   std::string commit;  // empty when unknown
@@ -113,6 +114,9 @@ struct Serve {
   int64_t slots = 0;
   std::vector<int> fetch_of_misses;
   int64_t promote_bytes_per_layer = 0;
+  std::optional<std::string> cache_policy;      // "lru" | "lrfu"; absent: lru
+  std::optional<std::string> look_ahead;        // "router"; absent: off
+  std::optional<int> max_prefetches_per_layer;  // with look_ahead
   int max_batch = 1;
   int64_t max_context = 0;
   int prefill_chunk = 64;

@@ -160,6 +160,9 @@ void fields(V& v, T& serve) {
   v.required("slots", serve.slots);
   v.unless_empty("fetch_of_misses", serve.fetch_of_misses);
   v.required("promote_bytes_per_layer", serve.promote_bytes_per_layer);
+  v.present("cache_policy", serve.cache_policy);
+  v.present("look_ahead", serve.look_ahead);
+  v.present("max_prefetches_per_layer", serve.max_prefetches_per_layer);
   v.required("max_batch", serve.max_batch);
   v.required("max_context", serve.max_context);
   v.required("prefill_chunk", serve.prefill_chunk);

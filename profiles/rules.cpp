@@ -57,6 +57,12 @@ void check_serve(const Rules& rules, const Profile& profile) {
     rules.require(serve.promote_bytes_per_layer == 0, "serve.promote_bytes_per_layer",
                   std::to_string(serve.promote_bytes_per_layer), "0 with strategy " + serve.strategy);
   }
+  const bool looks_ahead = serve.look_ahead.value_or("off") != "off";
+  rules.require(!looks_ahead || serve.strategy == "offload" || serve.strategy == "hybrid", "serve.look_ahead",
+                serve.look_ahead.value_or("off"), "off with strategy " + serve.strategy);
+  rules.require(looks_ahead == serve.max_prefetches_per_layer.has_value(), "serve.max_prefetches_per_layer",
+                looks_ahead ? "absent" : "present",
+                looks_ahead ? "a number with look_ahead" : "no such key without it");
   // The slots, the split and the predicted rates hold for the batch they were tuned with, and memory is planned for it.
   const auto& batches = profile.conditions.batches;
   const int64_t largest = *std::max_element(batches.begin(), batches.end());

@@ -5,6 +5,7 @@ namespace {
 
 constexpr double kMaxThreadsOption = 1024;
 constexpr double kMaxLinkSlowdownOption = 64;
+constexpr double kMaxPrefetchesOption = 64;
 constexpr double kMaxBatchOption = 64;
 constexpr double kMaxSlotsOption = 4'194'304;  // experts of the largest model the engine takes: 1024 layers x 4096
 
@@ -78,6 +79,19 @@ constexpr OptionSpec kTuneOptions[] = {
      .low = 1,
      .high = kMaxThreadsOption,
      .help = "Pins the compute threads, the calling one included; at most the usable cores."},
+    {.name = "--cache-policy",
+     .kind = OptionKind::kChoice,
+     .value_name = "NAME",
+     .default_text = "lrfu",
+     .choices = "lru|lrfu",
+     .help = "Which expert leaves the slots: the least recently used one, or the least of recency and frequency."},
+    {.name = "--look-ahead",
+     .kind = OptionKind::kInteger,
+     .value_name = "N",
+     .low = 0,
+     .high = kMaxPrefetchesOption,
+     .help = "Copies up to N experts ahead of need in every layer, as the next layer's router or, with synthetic "
+             "weights, the trace predicts; 0, which is the default: none. Only with offload and hybrid."},
     {.name = "--link-slowdown",
      .kind = OptionKind::kInteger,
      .value_name = "K",
@@ -224,6 +238,19 @@ constexpr OptionSpec kProbeOptions[] = {
      .low = kMinMemoryLimitBytes,
      .high = kMaxMemoryLimitBytes,
      .help = "Device memory to use at most."},
+    {.name = "--cache-policy",
+     .kind = OptionKind::kChoice,
+     .value_name = "NAME",
+     .default_text = "lrfu",
+     .choices = "lru|lrfu",
+     .help = "Which expert leaves the slots: the least recently used one, or the least of recency and frequency."},
+    {.name = "--look-ahead",
+     .kind = OptionKind::kInteger,
+     .value_name = "N",
+     .low = 0,
+     .high = kMaxPrefetchesOption,
+     .help = "Copies up to N experts ahead of need in every layer, as the next layer's router or, with synthetic "
+             "weights, the trace predicts; 0, which is the default: none. Only with offload and hybrid."},
     {.name = "--link-slowdown",
      .kind = OptionKind::kInteger,
      .value_name = "K",

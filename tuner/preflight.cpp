@@ -56,6 +56,8 @@ ProbeSessionOptions session_options(const TuneRequest& request, const ModelGeome
   options.weights = request.weights;
   options.device = request.device;
   options.link_slowdown = request.link_slowdown;
+  options.cache_policy = request.cache_policy;
+  options.max_prefetches = request.max_prefetches;
   options.contexts = bounded(request.contexts, kDefaultContexts, geometry.max_positions);
   for (const int64_t batch : bounded(request.batches, kDefaultBatches, kMaxBatch))
     options.batches.push_back(static_cast<int>(batch));

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "engine/experts/predicted_experts.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -13,6 +14,40 @@ namespace {
 struct Merged {
   std::vector<int> experts;
   std::vector<int> picks;  // [expert id]
+};
+
+// Copies ahead what the sequences' traces predict for the layer.
+class Prefetcher {
+ public:
+  Prefetcher(const std::vector<TraceSequence>& sequences, const ReplayOptions& options)
+      : sequences_(sequences), max_prefetches_(options.max_prefetches), predicted_(sequences[0].trace->experts) {
+    for (const TraceSequence& sequence : sequences) ranks_ = std::max(ranks_, sequence.trace->predictions);
+    copies_.reserve(static_cast<size_t>(max_prefetches_));
+  }
+
+  void run(int64_t step, int layer, SlotTable& table) {
+    copies_.clear();
+    count_ = 0;
+    if (max_prefetches_ == 0 || ranks_ == 0 || layer >= sequences_[0].trace->layers) return;
+    const auto at = [&](int64_t token, int rank) {
+      const TraceSequence& sequence = sequences_[static_cast<size_t>(token)];
+      if (rank >= sequence.trace->predictions) return -1;
+      return static_cast<int>(sequence.trace->predicted_at(sequence.begin + step, layer)[static_cast<size_t>(rank)]);
+    };
+    const std::span<const int> ids = predicted_.merge(static_cast<int64_t>(sequences_.size()), ranks_, at);
+    count_ = static_cast<int64_t>(ids.size());
+    if (!ids.empty()) table.prefetch(layer, ids, max_prefetches_, copies_);
+  }
+
+  int64_t predicted() const { return count_; }
+  int copied() const { return static_cast<int>(copies_.size()); }
+
+ private:
+  const std::vector<TraceSequence>& sequences_;
+  int max_prefetches_ = 0, ranks_ = 0;
+  PredictedExperts predicted_;
+  std::vector<ExpertSlot> copies_;
+  int64_t count_ = 0;
 };
 
 void merge_layer(const std::vector<TraceSequence>& sequences, int64_t step, int layer, Merged& merged) {
@@ -29,11 +64,13 @@ void merge_layer(const std::vector<TraceSequence>& sequences, int64_t step, int 
 LayerCounts count(const LayerPlan& plan, const Merged& merged, int tokens) {
   LayerCounts counts;
   counts.tokens = tokens;
-  counts.hits = static_cast<int>(plan.hits.size());
+  counts.hits = static_cast<int>(plan.hits.size() + plan.arriving.size());
   counts.fetched = static_cast<int>(plan.fetches.size());
   counts.cpu = static_cast<int>(plan.cpu.size());
   counts.promoted = static_cast<int>(plan.promotions.size());
-  for (const ExpertSlot& hit : plan.hits) counts.hit_picks += merged.picks[static_cast<size_t>(hit.expert)];
+  for (const auto* hits : {&plan.hits, &plan.arriving}) {
+    for (const ExpertSlot& hit : *hits) counts.hit_picks += merged.picks[static_cast<size_t>(hit.expert)];
+  }
   for (const ExpertSlot& fetch : plan.fetches) counts.fetched_picks += merged.picks[static_cast<size_t>(fetch.expert)];
   for (const int expert : plan.cpu) counts.cpu_picks += merged.picks[static_cast<size_t>(expert)];
   return counts;
@@ -74,7 +111,7 @@ std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch) {
 }
 
 LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted) {
-  return {tokens, hits, fetched, cpu, promoted, hits * tokens, fetched * tokens, cpu * tokens};
+  return {tokens, hits, fetched, cpu, promoted, hits * tokens, fetched * tokens, cpu * tokens, 0};
 }
 
 ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOptions& options) {
@@ -82,10 +119,13 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
   const RoutingTrace& shape = *sequences[0].trace;
   const int tokens = static_cast<int>(sequences.size());
   const int max_distinct = std::min(shape.experts, shape.top_k * tokens);
-  SlotTable table(shape.layers, shape.experts, options.slots);
+  const int table_distinct = std::max(max_distinct, options.max_distinct);
+  SlotTable table(shape.layers, shape.experts, options.slots,
+                  make_slot_policy(options.cache_policy, shape.layers, options.slots, table_distinct));
   if (options.start_full) table.fill_in_order();
   LayerPlan plan;
   plan.reserve(max_distinct);
+  Prefetcher prefetcher(sequences, options);
   Merged merged;
   merged.picks.assign(static_cast<size_t>(shape.experts), 0);
 
@@ -101,8 +141,13 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
     for (int layer = 0; layer < shape.layers; ++layer) {
       merge_layer(sequences, step, layer, merged);
       table.plan(layer, merged.experts, options.fetch_of_misses, options.max_promotions, plan);
+      prefetcher.run(step, layer + 1, table);
       if (counted < 0) continue;
-      const LayerCounts counts = count(plan, merged, tokens);
+      LayerCounts counts = count(plan, merged, tokens);
+      counts.prefetched = prefetcher.copied();
+      result.predicted += prefetcher.predicted();
+      result.prefetched += prefetcher.copied();
+      result.prefetch_useful += plan.first_uses;
       ++distribution[counts];
       ++result.misses_histogram[static_cast<size_t>(counts.misses())];
       hits[half] += counts.hits;

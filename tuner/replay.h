@@ -1,5 +1,5 @@
 // What a candidate's cache would do: a routing trace replayed through the engine's own slot table (the same class, the
-// same split and promotions), without running a model.
+// same policy, split, promotions and prefetches), without running a model.
 //
 // Pure and thread-safe: no state outside the arguments.
 #pragma once
@@ -27,6 +27,9 @@ struct ReplayOptions {
   int max_promotions = 0;      // per layer: EngineConfig::promote_bytes_per_layer / bytes of an expert
   bool start_full = false;     // resident: slots filled in order before the first token
   int64_t discard_steps = 0;   // steps at the start that warm the cache and are not counted
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  int max_distinct = 0;    // of a layer at the engine's largest batch; 0: of these sequences
+  int max_prefetches = 0;  // of the next layer, from the traces' predictions; 0: look-ahead off
 };
 
 // What one MoE layer of one step did. Experts are distinct ones; picks are expert-token pairs, equal to the experts
@@ -35,6 +38,7 @@ struct LayerCounts {
   int tokens = 1;
   int hits = 0, fetched = 0, cpu = 0, promoted = 0;  // experts; promoted ones are counted in cpu too
   int hit_picks = 0, fetched_picks = 0, cpu_picks = 0;
+  int prefetched = 0;  // experts copied ahead for the next layer
 
   int misses() const { return fetched + cpu; }
   auto operator<=>(const LayerCounts&) const = default;
@@ -53,6 +57,8 @@ struct ReplayResult {
   std::vector<WeightedCounts> distribution;  // over counted steps and all layers; times sum to steps * layers
   std::vector<int64_t> misses_histogram;     // [m]: layers of counted steps with m misses
   double hit_rate = 0;                       // hits / distinct experts
+  int64_t predicted = 0, prefetched = 0;     // as EngineCounters has them
+  int64_t prefetch_useful = 0;
   double hit_rate_halves[2] = {0, 0};        // of the counted steps, to see a steady state
   SlotTable::Content content;                // at the end: where a measured run starts
 };

@@ -87,7 +87,9 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   if (const auto threads = options.optional_integer("--threads")) request.threads = static_cast<int>(*threads);
   request.resume = options.flag("--resume");
   request.dry_run = options.flag("--dry-run");
-  for (const char* name : {"--strategy", "--slots", "--threads", "--link-slowdown"}) {
+  request.cache_policy = cache_policy_by_name(options.text("--cache-policy")).value();
+  request.max_prefetches = static_cast<int>(options.optional_integer("--look-ahead").value_or(0));
+  for (const char* name : {"--strategy", "--slots", "--threads", "--link-slowdown", "--cache-policy", "--look-ahead"}) {
     if (options.has(name)) request.forced.push_back(std::string(name) + " " + options.given.find(name)->second);
   }
   read_device(options, request);

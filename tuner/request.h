@@ -16,6 +16,8 @@ struct TuneRequest {
   Device device = Device::kHost;
   std::string device_reason;  // why, with --device auto; else empty
   int link_slowdown = 1;
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  int max_prefetches = 0;  // 0: look-ahead off
   std::string output;
   double budget_seconds = 120;
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;

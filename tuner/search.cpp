@@ -15,12 +15,13 @@ constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hol
 constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};  // splits tried beside the model's own
 
 // What a replay depends on. Thread counts share replays.
-struct CachePolicy {
+struct SlotUse {
   int64_t slots = 0;
   SplitTable fetch_of_misses;
   int max_promotions = 0;
   bool start_full = false;
-  auto operator<=>(const CachePolicy&) const = default;
+  int max_prefetches = 0;
+  auto operator<=>(const SlotUse&) const = default;
 };
 
 int max_distinct(const SearchInput& input) {
@@ -77,6 +78,7 @@ class Search {
   SlotBounds bounds_of(Strategy strategy) const {
     EngineConfig config = input_.base;
     config.strategy = strategy;
+    drop_unusable_look_ahead(config);
     return slot_bounds(input_.geometry, input_.formats, config, input_.memory);
   }
 
@@ -142,7 +144,8 @@ class Search {
   void offload(const ThreadModel& model, const SlotBounds& bounds) {
     if (!wanted(Strategy::kOffload)) return;
     for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
-      result_.ranked.push_back(predict(Strategy::kOffload, model, {slots, constant_share(size_, 1), 0, false}));
+      const SlotUse use{slots, constant_share(size_, 1), 0, false, input_.base.max_prefetches_per_layer};
+      result_.ranked.push_back(predict(Strategy::kOffload, model, use));
     }
   }
 
@@ -154,7 +157,7 @@ class Search {
     }
     if (input_.slots == 0) return;
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
-      std::vector<CachePolicy> policies;  // with slots but no promotion the cache would stay empty
+      std::vector<SlotUse> policies;  // with slots but no promotion the cache would stay empty
       for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) {
         policies.push_back({slots, none, promotions, false});
       }
@@ -167,12 +170,12 @@ class Search {
     std::set<SplitTable> tables = {model_split(model)};
     for (const double share : kFetchedShares) tables.insert(constant_share(size_, share));
     for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
-      std::vector<CachePolicy> policies;
+      std::vector<SlotUse> policies;
       for (const SplitTable& table : tables) {
         // A size of miss that fetches nothing would miss for ever without promotions.
         const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
         for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-          const CachePolicy policy{slots, table, promotions, false};
+          const SlotUse policy{slots, table, promotions, false, input_.base.max_prefetches_per_layer};
           if (is_hybrid(policy)) policies.push_back(policy);
         }
       }
@@ -202,7 +205,7 @@ class Search {
   }
 
   // At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
-  bool is_hybrid(const CachePolicy& policy) {
+  bool is_hybrid(const SlotUse& policy) {
     bool fetches = false, computes = false;
     for (const ReplayResult& result : replays(policy)) {
       for (size_t m = 1; m < result.misses_histogram.size(); ++m) {
@@ -214,16 +217,16 @@ class Search {
     return fetches && computes;
   }
 
-  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<CachePolicy>& policies) {
+  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<SlotUse>& policies) {
     std::optional<CandidatePrediction> best;
-    for (const CachePolicy& policy : policies) {
+    for (const SlotUse& policy : policies) {
       CandidatePrediction candidate = predict(strategy, model, policy);
       if (!best || candidate.score > best->score) best = std::move(candidate);
     }
     if (best) result_.ranked.push_back(std::move(*best));
   }
 
-  const std::vector<ReplayResult>& replays(const CachePolicy& policy) {
+  const std::vector<ReplayResult>& replays(const SlotUse& policy) {
     auto& found = replays_[policy];
     if (!found.empty()) return found;
     ReplayOptions options;
@@ -232,6 +235,9 @@ class Search {
     options.max_promotions = policy.max_promotions;
     options.start_full = policy.start_full;
     options.discard_steps = input_.discard_steps;
+    options.cache_policy = input_.base.cache_policy;
+    options.max_distinct = size_;
+    options.max_prefetches = policy.max_prefetches;
     for (const auto& sequences : input_.sequences) found.push_back(replay(sequences, options));
     return found;
   }
@@ -248,11 +254,12 @@ class Search {
     return rates;
   }
 
-  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const CachePolicy& policy) {
+  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& policy) {
     const std::vector<ReplayResult>& results = replays(policy);
     CandidatePrediction candidate;
     candidate.config = input_.base;
     candidate.config.strategy = strategy;
+    drop_unusable_look_ahead(candidate.config);
     candidate.config.threads = threads_of(strategy, model);
     candidate.config.slots = policy.slots;
     candidate.config.fetch_of_misses = policy.fetch_of_misses;
@@ -328,7 +335,7 @@ class Search {
 
   const SearchInput& input_;
   int size_ = 0;
-  std::map<CachePolicy, std::vector<ReplayResult>> replays_;
+  std::map<SlotUse, std::vector<ReplayResult>> replays_;
   SearchResult result_;
 };
 

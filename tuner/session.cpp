@@ -165,12 +165,13 @@ class Tuning {
     if (then.contexts == now.contexts &&
         std::equal(then.batches.begin(), then.batches.end(), now.batches.begin(), now.batches.end()) &&
         then.device_memory_limit_bytes == now.device_memory_limit_bytes && then.device == device_name(now.device) &&
-        same_pin("--threads") && same_pin("--link-slowdown")) {
+        same_pin("--threads") && same_pin("--link-slowdown") && same_pin("--cache-policy") &&
+        same_pin("--look-ahead")) {
       return earlier;
     }
     throw Error(ErrorKind::kUsage,
-                {.what = "the samples are of a run with other --context, --batch, --device, --vram-limit, --threads "
-                         "or --link-slowdown",
+                {.what = "the samples are of a run with other --context, --batch, --device, --vram-limit, --threads, "
+                         "--link-slowdown, --cache-policy or --look-ahead",
                  .action = "give the same options, or leave --resume out",
                  .path = path});
   }
@@ -330,6 +331,11 @@ class Tuning {
     serve.slots = config.slots;
     if (config.strategy != Strategy::kResident) serve.fetch_of_misses = config.fetch_of_misses;
     serve.promote_bytes_per_layer = config.promote_bytes_per_layer;
+    serve.cache_policy = cache_policy_name(config.cache_policy);
+    if (config.look_ahead != LookAhead::kOff) {
+      serve.look_ahead = look_ahead_name(config.look_ahead);
+      serve.max_prefetches_per_layer = config.max_prefetches_per_layer;
+    }
     serve.max_batch = config.max_batch;
     serve.max_context = config.max_context;
     serve.prefill_chunk = config.prefill_chunk;

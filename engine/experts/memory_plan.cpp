@@ -79,7 +79,7 @@ int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
 int64_t device_table_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  constexpr int64_t kPerExpert = 32, kPerPick = 80, kPerLayer = 4096;
+  constexpr int64_t kPerExpert = 48, kPerPick = 80, kPerLayer = 4096;
   const int64_t picks = times(config.max_batch, geometry.expert.top_k);
   const auto layers = static_cast<int64_t>(geometry.moe_layers.size());
   return plus(times(kPerExpert, geometry.total_experts()), times(layers, plus(times(kPerPick, picks), kPerLayer)));
@@ -205,6 +205,7 @@ SlotBounds bounds_of(const ModelGeometry& geometry, const ModelFormats& formats,
   }
   bounds.max = std::min(left / formats.expert_bytes_max, geometry.total_experts());
   bounds.min = std::min<int64_t>(geometry.expert.experts, int64_t{geometry.expert.top_k} * config.max_batch);
+  if (config.look_ahead != LookAhead::kOff) ++bounds.min;  // prefetches leave a layer's experts to its fetches
   return bounds;
 }
 

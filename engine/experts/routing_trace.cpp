@@ -9,7 +9,7 @@
 namespace ft {
 namespace {
 
-constexpr std::string_view kTraceVersion = "1.0.0";
+constexpr std::string_view kTraceVersion = "1.1.0";
 constexpr int kOverlapWindow = 8;
 constexpr size_t kMaxSourceBytes = 1024;
 
@@ -68,10 +68,14 @@ void check_counts(const RoutingTrace& trace, const std::string& what) {
   require("$.experts", trace.experts, kMaxExperts);
   require("$.top_k", trace.top_k, std::min<int64_t>(kMaxTopK, trace.experts));
   require("$.tokens", trace.tokens, kMaxTraceTokens);
-  const int64_t picks = trace.tokens * trace.layers * trace.top_k;
-  if (picks > kMaxTracePicks) {
+  if (trace.predictions < 0 || trace.predictions > std::min(kMaxTracePredictions, trace.experts)) {
+    refuse(what, "$.predicted", std::to_string(trace.predictions) + " predictions of a layer",
+           "up to " + std::to_string(std::min(kMaxTracePredictions, trace.experts)));
+  }
+  const int64_t ids = trace.tokens * trace.layers * (trace.top_k + trace.predictions);
+  if (ids > kMaxTracePicks) {
     refuse(what, "$.tokens", std::to_string(trace.tokens),
-           "tokens * layers * top_k up to " + std::to_string(kMaxTracePicks));
+           "tokens * layers * (top_k + predictions) up to " + std::to_string(kMaxTracePicks));
   }
 }
 
@@ -96,20 +100,51 @@ void check_routing_trace(const RoutingTrace& trace, const std::string& what) {
   if (static_cast<int64_t>(trace.ids.size()) != picks) {
     refuse(what, "$.ids", std::to_string(trace.ids.size()) + " ids", std::to_string(picks) + " ids");
   }
-  std::vector<int64_t> last_pick(static_cast<size_t>(trace.experts), -1);
+  const int64_t predicted = trace.tokens * trace.layers * trace.predictions;
+  if (static_cast<int64_t>(trace.predicted.size()) != predicted) {
+    refuse(what, "$.predicted", std::to_string(trace.predicted.size()) + " ids", std::to_string(predicted) + " ids");
+  }
+  std::vector<int64_t> last_seen(static_cast<size_t>(trace.experts), -1);
+  int64_t list = 0;
+  const auto check_list = [&](std::span<const int16_t> ids, const char* name, int64_t token, int layer, bool may_end) {
+    const std::string path =
+        std::string("$.") + name + "[" + std::to_string(token) + "][" + std::to_string(layer) + "]";
+    bool ended = false;
+    for (const int16_t id : ids) {
+      ended = ended || (may_end && id == -1);
+      if (ended && id == -1) continue;
+      if (ended || id < 0 || id >= trace.experts) {
+        refuse(what, path, std::to_string(id), "0 to " + std::to_string(trace.experts - 1));
+      }
+      if (last_seen[static_cast<size_t>(id)] == list) refuse(what, path, std::to_string(id), "each expert once");
+      last_seen[static_cast<size_t>(id)] = list;
+    }
+    ++list;
+  };
   for (int64_t token = 0; token < trace.tokens; ++token) {
     for (int layer = 0; layer < trace.layers; ++layer) {
-      const int64_t pick = token * trace.layers + layer;
-      for (const int16_t id : trace.at(token, layer)) {
-        const std::string path = "$.ids[" + std::to_string(token) + "][" + std::to_string(layer) + "]";
-        if (id < 0 || id >= trace.experts) {
-          refuse(what, path, std::to_string(id), "0 to " + std::to_string(trace.experts - 1));
-        }
-        if (last_pick[static_cast<size_t>(id)] == pick) refuse(what, path, std::to_string(id), "each expert once");
-        last_pick[static_cast<size_t>(id)] = pick;
+      check_list(trace.at(token, layer), "ids", token, layer, false);
+      check_list(trace.predicted_at(token, layer), "predicted", token, layer, true);
+    }
+  }
+}
+
+PredictionStatistics prediction_statistics(const RoutingTrace& trace) {
+  PredictionStatistics result;
+  if (trace.predictions == 0) return result;
+  for (int64_t token = 0; token < trace.tokens; ++token) {
+    for (int layer = 0; layer < trace.layers; ++layer) {
+      const auto predicted = trace.predicted_at(token, layer), chosen = trace.at(token, layer);
+      if (predicted[0] < 0) continue;
+      result.picks += trace.top_k;
+      for (const int16_t id : predicted) {
+        if (id < 0) break;
+        ++result.predicted;
+        result.right += std::find(chosen.begin(), chosen.end(), id) != chosen.end() ? 1 : 0;
       }
     }
   }
+  return result;
 }
 
 TraceStatistics trace_statistics(const RoutingTrace& trace) {
@@ -138,13 +173,80 @@ TraceStatistics trace_statistics(const RoutingTrace& trace) {
   return result;
 }
 
+namespace {
+
+int16_t expert_id(const Json& id, int experts, const std::string& path, const std::string& what) {
+  if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(experts)) {
+    refuse(what, path, shown(id), "0 to " + std::to_string(experts - 1));
+  }
+  return static_cast<int16_t>(id.get<uint64_t>());
+}
+
+// f(list of ids, path, token, layer) over [token][layer] of a trace's member.
+template <class F>
+void for_each_list(const Json& tokens, const std::string& name, const RoutingTrace& trace, const std::string& what,
+                   F&& f) {
+  array_of(tokens, trace.tokens, "$." + name, what);
+  for (size_t token = 0; token < tokens.size(); ++token) {
+    const std::string token_path = "$." + name + "[" + std::to_string(token) + "]";
+    const Json& layers = array_of(tokens[token], trace.layers, token_path, what);
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      f(layers[layer], token_path + "[" + std::to_string(layer) + "]");
+    }
+  }
+}
+
+void parse_predictions(const Json& json, const std::string& what, RoutingTrace& trace) {
+  size_t most = 0;
+  const auto bound = static_cast<size_t>(std::min(kMaxTracePredictions, trace.experts));
+  for_each_list(json, "predicted", trace, what, [&](const Json& list, const std::string& path) {
+    if (!list.is_array() || list.size() > bound) {
+      refuse(what, path, list.is_array() ? std::to_string(list.size()) + " ids" : shown(list),
+             "an array of up to " + std::to_string(bound));
+    }
+    most = std::max(most, list.size());
+  });
+  trace.predictions = static_cast<int>(most);
+  check_counts(trace, what);
+  trace.predicted.reserve(static_cast<size_t>(trace.tokens * trace.layers) * most);
+  for_each_list(json, "predicted", trace, what, [&](const Json& list, const std::string& path) {
+    for (const Json& id : list) trace.predicted.push_back(expert_id(id, trace.experts, path, what));
+    trace.predicted.insert(trace.predicted.end(), most - list.size(), int16_t{-1});
+  });
+}
+
+// [[[1,2],[3]],...] with one token a line, so that differences stay readable. A list ends at its first -1.
+template <class At>
+std::string lists_text(const RoutingTrace& trace, At&& at) {
+  std::string text;
+  for (int64_t token = 0; token < trace.tokens; ++token) {
+    text += token == 0 ? "[" : ",\n[";
+    for (int layer = 0; layer < trace.layers; ++layer) {
+      text += layer == 0 ? "[" : ",[";
+      bool first = true;
+      for (const int16_t id : at(token, layer)) {
+        if (id < 0) break;
+        if (!first) text += ",";
+        first = false;
+        text += std::to_string(id);
+      }
+      text += "]";
+    }
+    text += "]";
+  }
+  return text;
+}
+
+}  // namespace
+
 RoutingTrace parse_routing_trace(const Json& json, const std::string& source) {
   const std::string what = "routing trace " + source + " refused";
   if (!json.is_object()) refuse(what, "$", shown(json), "an object");
   for (const auto& [key, value] : json.items()) {
-    constexpr std::string_view kKeys[] = {"version", "source", "layers", "experts", "top_k", "tokens", "ids"};
+    constexpr std::string_view kKeys[] = {"version", "source", "layers", "experts",
+                                          "top_k",   "tokens", "ids",    "predicted"};
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
-      refuse(what, "$." + key, shown(value), "version, source, layers, experts, top_k, tokens, ids");
+      refuse(what, "$." + key, shown(value), "version, source, layers, experts, top_k, tokens, ids, predicted");
     }
   }
   const std::string version = text_at(json, "version", what);
@@ -160,20 +262,12 @@ RoutingTrace parse_routing_trace(const Json& json, const std::string& source) {
   const auto ids = json.find("ids");
   if (ids == json.end()) refuse(what, "$.ids", "missing", "[token][layer][top_k]");
   trace.ids.reserve(static_cast<size_t>(trace.tokens * trace.layers * trace.top_k));
-  array_of(*ids, trace.tokens, "$.ids", what);
-  for (size_t token = 0; token < ids->size(); ++token) {
-    const std::string token_path = "$.ids[" + std::to_string(token) + "]";
-    const Json& layers = array_of((*ids)[token], trace.layers, token_path, what);
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
-      const std::string path = token_path + "[" + std::to_string(layer) + "]";
-      for (const Json& id : array_of(layers[layer], trace.top_k, path, what)) {
-        if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(trace.experts)) {
-          refuse(what, path, shown(id), "0 to " + std::to_string(trace.experts - 1));
-        }
-        trace.ids.push_back(static_cast<int16_t>(id.get<uint64_t>()));
-      }
+  for_each_list(*ids, "ids", trace, what, [&](const Json& list, const std::string& path) {
+    for (const Json& id : array_of(list, trace.top_k, path, what)) {
+      trace.ids.push_back(expert_id(id, trace.experts, path, what));
     }
-  }
+  });
+  if (json.contains("predicted")) parse_predictions(json["predicted"], what, trace);
   check_routing_trace(trace, what);
   return trace;
 }
@@ -187,19 +281,10 @@ void write_routing_trace(const std::string& path, const RoutingTrace& trace) {
   text += ",\n \"layers\": " + std::to_string(trace.layers) + ", \"experts\": " + std::to_string(trace.experts);
   text += ", \"top_k\": " + std::to_string(trace.top_k) + ", \"tokens\": " + std::to_string(trace.tokens);
   text += ",\n \"ids\": [\n";
-  for (int64_t token = 0; token < trace.tokens; ++token) {  // one token a line: differences stay readable
-    text += token == 0 ? "[" : ",\n[";
-    for (int layer = 0; layer < trace.layers; ++layer) {
-      text += layer == 0 ? "[" : ",[";
-      bool first = true;
-      for (const int16_t id : trace.at(token, layer)) {
-        if (!first) text += ",";
-        first = false;
-        text += std::to_string(id);
-      }
-      text += "]";
-    }
-    text += "]";
+  text += lists_text(trace, [&](int64_t token, int layer) { return trace.at(token, layer); });
+  if (trace.predictions > 0) {
+    text += "\n],\n \"predicted\": [\n";
+    text += lists_text(trace, [&](int64_t token, int layer) { return trace.predicted_at(token, layer); });
   }
   text += "\n]}\n";
   write_file_atomically(path, text);

@@ -65,6 +65,9 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
   config.slots = serve.slots;
   config.fetch_of_misses = serve.fetch_of_misses;
   config.promote_bytes_per_layer = serve.promote_bytes_per_layer;
+  config.cache_policy = cache_policy_by_name(serve.cache_policy.value_or("lru")).value();  // names: the schema's
+  config.look_ahead = look_ahead_by_name(serve.look_ahead.value_or("off")).value();
+  config.max_prefetches_per_layer = serve.max_prefetches_per_layer.value_or(0);
   config.max_batch = serve.max_batch;
   config.max_context = serve.max_context;
   config.prefill_chunk = serve.prefill_chunk;

@@ -1,5 +1,8 @@
 // The operations a model family is written in. One implementation per device and numerics: host serve mode, host
-// reference mode, later CUDA (where the calls record a graph).
+// reference mode, CUDA (where the calls of a decode step record a graph).
+//
+// The operations are as large as what a device does in one launch: a norm belongs to the products that read it, the
+// addition to the residual stream to the product that ends there.
 //
 // Activations are fp32 rows in buffers that the backend owns, named by Slot; a family moves no memory itself. Every
 // operation works on all tokens of the current step. In serve mode products round their input to bf16; the residual
@@ -17,8 +20,14 @@
 namespace ft {
 
 // Activation buffers, (tokens, width of the slot). The family says how wide each is: Family::width.
-enum class Slot : uint8_t { kResidual, kNormed, kQuery, kKey, kValue, kAttention, kGate, kUp, kOut };
-inline constexpr int kSlotCount = 9;
+enum class Slot : uint8_t { kResidual, kQuery, kKey, kValue, kAttention, kGate, kUp };
+inline constexpr int kSlotCount = 7;
+
+// rmsnorm of kernels/ops/rows.h over rows of the residual stream's width.
+struct Norm {
+  VectorId weight;  // index -1: none
+  float eps = 0;
+};
 
 struct AttentionSpec {
   int kv_layer = 0;  // index among layers that have a KV cache
@@ -32,8 +41,10 @@ struct AttentionSpec {
 
 struct MoeSpec {
   int moe_layer = 0;
+  Norm norm;        // of the residual stream, before router and experts
   MatrixId router;  // (experts, hidden)
   bool renormalize = false;
+  MatrixId next_router;  // of the next MoE layer, for look-ahead; index -1: this is the last one
 };
 
 struct Linear {
@@ -46,16 +57,17 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual void embed(TableId table, Slot to) = 0;  // current step's ids
-  virtual void rmsnorm(Slot from, VectorId weight, float eps, Slot to) = 0;
-  virtual void linear(Slot from, std::initializer_list<Linear> outputs) = 0;  // several products of one input
+  // Several products of one input, which is normed first if `norm` has a weight.
+  virtual void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) = 0;
+  // output.to = output.to + (product [+ bias]); output.to is as wide as the residual stream.
+  virtual void linear_add(Slot from, const Linear& output) = 0;
   // Norms and rotates kQuery and kKey (by the family's RopeTable, the same one in serve and reference mode), appends
   // key and value to the cache, attends, result in kAttention.
   virtual void attention(const AttentionSpec& spec) = 0;
   virtual void silu_mul(Slot gate, Slot up, Slot to) = 0;
-  virtual void add(Slot into, Slot from) = 0;
-  virtual void moe(const MoeSpec& spec, Slot from, Slot to) = 0;  // router, experts, merge
+  virtual void moe(const MoeSpec& spec, Slot residual) = 0;  // residual = residual + experts of the normed residual
   // Final norm and head, only for the tokens whose logits are wanted; rows go to the step's logits buffer.
-  virtual void logits(Slot from, VectorId norm, float eps, MatrixId head) = 0;
+  virtual void logits(Slot from, const Norm& norm, MatrixId head) = 0;
 };
 
 }  // namespace ft

@@ -36,7 +36,7 @@ class StepBackend : public Backend {
 // A MoE layer as the family's forward asks for it.
 struct MoeCallSite {
   MoeSpec spec;
-  Slot from{}, to{};
+  Slot residual{};
 };
 
 // Slots, KV cache and counters of one device. Thread rule: one thread; no allocation in step().

@@ -27,7 +27,15 @@ struct EngineCounters {
   uint64_t expert_fetched = 0;
   uint64_t expert_cpu = 0;
   uint64_t expert_promoted = 0;
-  uint64_t bytes_fetched = 0;  // over the link for decode steps, promotions included; not prefill
+  // Look-ahead: experts predicted for a next layer (distinct per layer and step), those of them that were in no slot
+  // and were copied ahead, of these the ones that were used before they lost their slot, and of those the ones whose
+  // copy was still under way when their layer began (host device; 0 on cuda, where a layer waits for all of them at
+  // once).
+  uint64_t expert_predicted = 0;
+  uint64_t expert_prefetched = 0;
+  uint64_t prefetch_useful = 0;
+  uint64_t prefetch_late = 0;
+  uint64_t bytes_fetched = 0;  // over the link for decode steps, promotions and prefetches included; not prefill
   uint64_t bytes_cpu = 0;      // read from banks by the CPU arm
   // misses_histogram[m]: layers of decode steps that had m misses (last bucket: that many or more).
   std::array<uint64_t, kMissHistogramSize> misses_histogram{};
@@ -43,6 +51,8 @@ struct EngagedRecord {
   int threads_worked = 0;  // pool threads that took part in a task
   int64_t slots = 0;
   double fetched_share = 0;  // fetched / misses
+  std::string cache_policy;  // "lru", "lrfu"
+  std::string look_ahead;    // "off", "router"
 };
 
 }  // namespace ft

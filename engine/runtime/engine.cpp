@@ -17,15 +17,14 @@ class MoeSites final : public Backend {
  public:
   explicit MoeSites(size_t layers) : sites(layers) {}
   void embed(TableId, Slot) override {}
-  void rmsnorm(Slot, VectorId, float, Slot) override {}
-  void linear(Slot, std::initializer_list<Linear>) override {}
+  void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
+  void linear_add(Slot, const Linear&) override {}
   void attention(const AttentionSpec&) override {}
   void silu_mul(Slot, Slot, Slot) override {}
-  void add(Slot, Slot) override {}
-  void moe(const MoeSpec& spec, Slot from, Slot to) override {
-    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, from, to};
+  void moe(const MoeSpec& spec, Slot residual) override {
+    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, residual};
   }
-  void logits(Slot, VectorId, float, MatrixId) override {}
+  void logits(Slot, const Norm&, MatrixId) override {}
   std::vector<MoeCallSite> sites;
 };
 
@@ -49,7 +48,8 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
     backend = reference.get();
   } else {
     const MoeLayerOptions moe{geometry().expert.top_k, max_tokens, config.strategy, config.fetch_of_misses,
-                              config.promote_bytes_per_layer};
+                              config.promote_bytes_per_layer, config.cache_policy, config.look_ahead,
+                              config.max_prefetches_per_layer};
     const int distinct = max_distinct_experts(geometry(), config);
     if (config.device == Device::kCuda) {
       if (model.on_device == nullptr) model.on_device = upload_weights(*model.weights);
@@ -194,6 +194,8 @@ EngagedRecord Engine::engaged() const {
   record.isa = isa_name(s.isa);
   if (!s.serves()) return record;
   s.serve->describe(record);
+  record.cache_policy = cache_policy_name(s.config.cache_policy);
+  record.look_ahead = look_ahead_name(s.config.look_ahead);
   EngineCounters counters;
   s.serve->add_counters(counters);
   const uint64_t misses = counters.expert_fetched + counters.expert_cpu;

@@ -36,6 +36,34 @@ void check_split(const ModelGeometry& geometry, const EngineConfig& config) {
   }
 }
 
+void check_look_ahead(const ModelGeometry& geometry, const EngineConfig& config) {
+  constexpr const char* kPath = "max_prefetches_per_layer";
+  const bool on = config.look_ahead != LookAhead::kOff;
+  const int low = on ? 1 : 0, high = on ? kMaxPrefetchesPerLayer : 0;
+  if (config.max_prefetches_per_layer < low || config.max_prefetches_per_layer > high) {
+    refuse("prefetches out of range", std::to_string(config.max_prefetches_per_layer),
+           std::to_string(low) + " to " + std::to_string(high) + " with look-ahead " +
+               std::string(look_ahead_name(config.look_ahead)),
+           kPath);
+  }
+  if (!on) return;
+  if (config.numerics == Numerics::kReference || config.strategy == Strategy::kResident ||
+      config.strategy == Strategy::kCpu) {
+    refuse("look-ahead without a link that fetches",
+           config.numerics == Numerics::kReference ? "numerics reference"
+                                                   : "strategy " + std::string(strategy_name(config.strategy)),
+           "numerics serve with strategy offload or hybrid, or look-ahead off", "look_ahead");
+  }
+  if (config.device == Device::kCuda && !config.weights.synthetic) {
+    refuse("look-ahead by a real router", "device cuda",
+           "the host device, or synthetic weights, whose routing trace predicts", "look_ahead");
+  }
+  const int64_t least = max_distinct_experts(geometry, config) + 1;  // SlotTable leaves so many to fetches
+  if (config.slots < least) {
+    refuse("slots too few for look-ahead", std::to_string(config.slots), std::to_string(least) + " or more", "slots");
+  }
+}
+
 }  // namespace
 
 int max_distinct_experts(const ModelGeometry& geometry, const EngineConfig& config) {
@@ -59,6 +87,7 @@ void check_engine_config(const ModelGeometry& geometry, const EngineConfig& conf
   range("slots", config.slots, 0, geometry.total_experts());
   range("promote_bytes_per_layer", config.promote_bytes_per_layer, 0, std::numeric_limits<int64_t>::max());
   check_split(geometry, config);
+  check_look_ahead(geometry, config);
 }
 
 Isa capped_isa(const EngineConfig& config) {

@@ -6,19 +6,20 @@
 namespace ft {
 namespace {
 
-// Promotions of a few layers may still be queued when a layer enqueues all its misses: room for four layers' worth.
+// Promotions and prefetches of a few layers may still be queued when a layer enqueues all its misses: room for four layers' worth.
 constexpr int kLayersInRing = 4;
 
 }  // namespace
 
-ExpertSlots::ExpertSlots(const ExpertBank& bank, int64_t slots, int max_distinct, bool staging, WorkerPool& pool)
+ExpertSlots::ExpertSlots(const ExpertBank& bank, int64_t slots, const SlotPolicy& policy, int max_prefetches,
+                         bool staging, WorkerPool& pool)
     : bank_(bank),
       pool_(pool),
-      table_(bank.layers(), bank.experts(), slots),
+      table_(bank.layers(), bank.experts(), slots, policy),
       memory_(slots * bank.slot_bytes(), &pool),
       staging_(staging ? kStagingBuffers * bank.slot_bytes() : 0, &pool),
       tickets_(static_cast<size_t>(slots), Link::kNoTicket),
-      link_(std::max(kStagingBuffers, kLayersInRing * max_distinct)) {}
+      link_(std::max(kStagingBuffers, kLayersInRing * (static_cast<int>(policy.max_distinct) + max_prefetches))) {}
 
 Link::Ticket ExpertSlots::fill(int layer, int expert, int64_t slot) {
   std::byte* target = memory_.data() + slot * bank_.slot_bytes();

@@ -19,8 +19,10 @@ namespace ft {
 
 class ExpertSlots {
  public:
-  // max_distinct: experts of one layer at the largest decode batch; sizes the link's ring.
-  ExpertSlots(const ExpertBank& bank, int64_t slots, int max_distinct, bool staging, WorkerPool& pool);
+  // policy.max_distinct (experts of one layer at the largest decode batch) and max_prefetches (of one layer) size the
+  // link's ring.
+  ExpertSlots(const ExpertBank& bank, int64_t slots, const SlotPolicy& policy, int max_prefetches, bool staging,
+              WorkerPool& pool);
 
   SlotTable& table() { return table_; }
   const SlotTable& table() const { return table_; }

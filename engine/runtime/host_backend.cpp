@@ -33,6 +33,8 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       rope_(parts.family.make_rope(parts.max_context)),
       buffers_(parts.family, parts.max_tokens),
       packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
+      normed_(parts.max_tokens, parts.family.geometry().hidden),
+      product_(parts.max_tokens, parts.family.geometry().hidden),
       head_input_(parts.max_tokens, parts.family.geometry().hidden),
       logits_(parts.max_tokens, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
@@ -40,9 +42,14 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       top_k_(parts.family.geometry().expert.top_k),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
       weights_(ids_.size()),
+      look_ahead_(moe.look_ahead),
+      predicted_ids_(static_cast<size_t>(parts.max_tokens * std::max(top_k_, kMaxTracePredictions))),
+      predicted_(parts.family.geometry().expert.experts),
       kv_(kv_shape(parts), &parts.pool),
       marks_(parts.pool.threads()),
-      slots_(parts.weights.bank, slots, max_distinct, moe.strategy == Strategy::kOffload, parts.pool),
+      slots_(parts.weights.bank, slots,
+             make_slot_policy(moe.cache_policy, parts.weights.bank.layers(), slots, max_distinct), moe.max_prefetches,
+             moe.strategy == Strategy::kOffload, parts.pool),
       moe_layer_(moe, kernels, slots_, parts.pool, marks_) {
   if (moe.strategy != Strategy::kResident) return;
   slots_.table().fill_in_order();
@@ -78,7 +85,7 @@ void HostBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
     given_ = &plan;
     slots_dirty_ = slots_dirty_ || !given_->fetches.empty() || !given_->promotions.empty();
     const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
-    moe(site.spec, site.from, site.to);
+    moe(site.spec, site.residual);
   }
 }
 
@@ -119,14 +126,18 @@ void HostBackend::embed(TableId table, Slot to) {
   });
 }
 
-void HostBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
-  const std::span<const float> w = parts_.weights[weight];
+// The rows of `from`, or what the norm makes of them.
+const RowBuffer<float>& HostBackend::normed(Slot from, const Norm& norm) {
+  const RowBuffer<float>& source = buffers_[from];
+  if (norm.weight.index < 0) return source;
+  const std::span<const float> w = parts_.weights[norm.weight];
   const auto cols = static_cast<int64_t>(w.size());
-  const RowBuffer<float>&source = buffers_[from], &target = buffers_[to];
+  FT_CHECK(cols <= normed_.width());
   for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
-    kernels_.rmsnorm(
-        {source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols, w.data(), eps});
+    kernels_.rmsnorm({source.row(begin), source.stride(), normed_.row(begin), normed_.stride(), end - begin, cols,
+                      w.data(), norm.eps});
   });
+  return normed_;
 }
 
 void HostBackend::pack(const RowBuffer<float>& from, int64_t rows, int64_t cols) {
@@ -157,12 +168,23 @@ void HostBackend::multiply_split(const PackedMatrix& matrix, int64_t rows, const
   });
 }
 
-// One packed input, the row tiles of all outputs in one line, cut into contiguous parts.
-void HostBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
+void HostBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  products(normed(from, norm), outputs, nullptr);
+}
+
+void HostBackend::linear_add(Slot from, const Linear& output) {
+  products(buffers_[from], {output}, &product_);
+  add_product(output.to);
+}
+
+// One packed input, the row tiles of all outputs in one line, cut into contiguous parts. Results go to the outputs'
+// slots, or to `instead`.
+void HostBackend::products(const RowBuffer<float>& from, std::initializer_list<Linear> outputs,
+                           const RowBuffer<float>* instead) {
   const int64_t rows = tokens_->count();
   int64_t total = 0;
   for (const Linear& output : outputs) total += parts_.weights[output.weight].layout.row_tiles;
-  pack(buffers_[from], rows, parts_.weights[outputs.begin()->weight].layout.cols);
+  pack(from, rows, parts_.weights[outputs.begin()->weight].layout.cols);
   parts_.pool.run([&](int worker, int workers) {
     const Range part = split_range(total, worker, workers);
     int64_t base = 0;
@@ -174,7 +196,7 @@ void HostBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
       base += count;
       if (tiles.begin == tiles.end) continue;
       marks_.mark(worker);
-      const RowBuffer<float>& to = buffers_[output.to];
+      const RowBuffer<float>& to = instead != nullptr ? *instead : buffers_[output.to];
       multiply(matrix, rows, tiles, to);
       if (output.bias.index < 0) continue;
       const std::span<const float> bias = parts_.weights[output.bias];
@@ -259,25 +281,48 @@ void HostBackend::silu_mul(Slot gate, Slot up, Slot to) {
   });
 }
 
-void HostBackend::add(Slot into, Slot from) {
-  const RowBuffer<float>&x = buffers_[into], &y = buffers_[from];
-  const int64_t cols = std::min(x.width(), y.width());
-  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) kernels_.add({x.row(row), y.row(row), cols});
+void HostBackend::add_product(Slot into) {
+  const RowBuffer<float>& x = buffers_[into];
+  FT_CHECK(x.width() == product_.width());
+  for_rows(tokens_->count(), x.width(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) kernels_.add({x.row(row), product_.row(row), x.width()});
   });
 }
 
-void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
+// Best experts of the packed rows by a router.
+void HostBackend::route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights) {
   const int64_t rows = tokens_->count();
-  const PackedMatrix& router = parts_.weights[spec.router];
-  pack(buffers_[from], rows, router.layout.cols);
-  multiply_split(router, rows, router_logits_);
-  for_rows(rows, router.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
+  const PackedMatrix& matrix = parts_.weights[router];
+  multiply_split(matrix, rows, router_logits_);
+  for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels_.router_top_k({router_logits_.row(row), router.layout.rows, top_k_, spec.renormalize,
-                             router_scratch_.row(row), ids_.data() + row * top_k_, weights_.data() + row * top_k_});
+      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, spec.renormalize,
+                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
     }
   });
+}
+
+// What the next layer is expected to use, from the rows that this one is given.
+std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
+  if (look_ahead_ == LookAhead::kOff || placement_ != MoePlacement::kDecode || spec.next_router.index < 0) return {};
+  const int64_t rows = tokens_->count();
+  int count = top_k_;
+  if (parts_.hooks.forced()) {
+    count = parts_.hooks.predictions();
+    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
+  } else {
+    route(spec, spec.next_router, predicted_ids_.data(), weights_.data());
+  }
+  parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
+  return predicted_.merge(
+      rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
+}
+
+void HostBackend::moe(const MoeSpec& spec, Slot residual) {
+  const int64_t rows = tokens_->count();
+  pack(normed(residual, spec.norm), rows, parts_.weights[spec.router].layout.cols);
+  const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
+  route(spec, spec.router, ids_.data(), weights_.data());
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
@@ -289,14 +334,16 @@ void HostBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   call.x = const_cast<const uint32_t* const*>(packed_.rows());
   call.ids = ids_.data();
   call.weights = weights_.data();
-  call.out = buffers_[to].rows();
+  call.out = product_.rows();
   call.placement = placement_;
   call.given = given_;
+  call.predicted = predicted;
   moe_layer_.run(call);
+  add_product(residual);
 }
 
-void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
-  const std::span<const float> w = parts_.weights[norm];
+void HostBackend::logits(Slot from, const Norm& norm, MatrixId head) {
+  const std::span<const float> w = parts_.weights[norm.weight];
   const auto cols = static_cast<int64_t>(w.size());
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   if (rows == 0) return;
@@ -304,7 +351,7 @@ void HostBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
   for_rows(rows, cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* x = source.row(tokens_->logits_tokens[static_cast<size_t>(row)]);
-      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), eps});
+      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), norm.eps});
     }
   });
   pack(head_input_, rows, cols);

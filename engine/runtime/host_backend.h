@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/experts/predicted_experts.h"
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/kv_cache.h"
@@ -34,13 +35,12 @@ class HostBackend final : public ServeBackend {
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -49,9 +49,14 @@ class HostBackend final : public ServeBackend {
  private:
   template <class F>
   void for_rows(int64_t rows, int64_t work_per_row, F&& f);
+  const RowBuffer<float>& normed(Slot from, const Norm& norm);
+  void add_product(Slot into);
+  void products(const RowBuffer<float>& from, std::initializer_list<Linear> outputs, const RowBuffer<float>* instead);
   void pack(const RowBuffer<float>& from, int64_t rows, int64_t cols);
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
+  void route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights);
+  std::span<const int> predict_next(const MoeSpec& spec);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
 
@@ -59,12 +64,16 @@ class HostBackend final : public ServeBackend {
   const KernelTable& kernels_;
   RopeTable rope_;
   ActivationBuffers buffers_;
-  RowBuffer<uint32_t> packed_;  // (max_tokens) activations of the product at hand
+  RowBuffer<uint32_t> packed_;         // (max_tokens) activations of the product at hand
+  RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
   RowBuffer<float> head_input_, logits_;
   RowBuffer<float> router_logits_, router_scratch_;
   int top_k_ = 0;
   std::vector<int32_t> ids_;    // (max_tokens, top_k)
   std::vector<float> weights_;  // (max_tokens, top_k)
+  LookAhead look_ahead_ = LookAhead::kOff;
+  std::vector<int32_t> predicted_ids_;  // (max_tokens, predictions) for the next layer
+  PredictedExperts predicted_;
   KvCache<bf16> kv_;
   WorkerMarks marks_;
   ExpertSlots slots_;

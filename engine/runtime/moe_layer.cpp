@@ -26,6 +26,7 @@ MoeLayer::MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, E
   for (int64_t pair = 0; pair < pairs; ++pair) y_of_token_.push_back(outputs_.row(pair));
   const int experts = slots.bank().experts();
   plan_.reserve(experts);
+  prefetches_.reserve(static_cast<size_t>(options.max_prefetches));
   items_.reserve(static_cast<size_t>(experts));
   tickets_.reserve(static_cast<size_t>(experts));
   pending_.reserve(static_cast<size_t>(experts));
@@ -44,12 +45,13 @@ void MoeLayer::run(const MoeCall& call) {
     case MoePlacement::kDecode: {
       const auto promotions = static_cast<int>(options_.promote_bytes_per_layer / layout_->bytes);
       slots_.table().plan(call.layer, pairs_.distinct(), options_.fetch_of_misses, promotions, plan_);
-      place_by_plan(plan_);
+      prefetch();
       count(plan_);
+      place_by_plan(plan_, prefetches_);
       break;
     }
     case MoePlacement::kGiven:
-      place_by_plan(*call.given);
+      place_by_plan(*call.given, {});
       break;
     case MoePlacement::kPrefill:
       place_prefill();
@@ -89,12 +91,24 @@ void MoeLayer::add_from_slot(int expert, int64_t slot) {
   pending_.insert(later, {expert, slot, ticket});
 }
 
-// Copies first, so that the link works while the rest is set up. Promotions queue behind the fetches: they use the link
-// once this layer needs it no more.
-void MoeLayer::place_by_plan(const LayerPlan& plan) {
+void MoeLayer::prefetch() {
+  prefetches_.clear();
+  if (call_.predicted.empty()) return;
+  const int next = call_.layer + 1;
+  slots_.table().prefetch(next, call_.predicted, options_.max_prefetches, prefetches_);
+  predicted_ += call_.predicted.size();
+  prefetched_ += prefetches_.size();
+  bytes_fetched_ += prefetches_.size() * static_cast<uint64_t>(slots_.bank().layout(next).bytes);
+}
+
+// Copies first, so that the link works while the rest is set up. Prefetches queue behind the fetches and promotions
+// behind both: they use the link once this layer needs it no more.
+void MoeLayer::place_by_plan(const LayerPlan& plan, std::span<const ExpertSlot> prefetches) {
   for (const ExpertSlot& fetch : plan.fetches) slots_.fill(plan.layer, fetch.expert, fetch.slot);
+  for (const ExpertSlot& prefetch : prefetches) slots_.fill(plan.layer + 1, prefetch.expert, prefetch.slot);
   for (const ExpertSlot& promotion : plan.promotions) slots_.fill(plan.layer, promotion.expert, promotion.slot);
   for (const ExpertSlot& hit : plan.hits) add_from_slot(hit.expert, hit.slot);
+  for (const ExpertSlot& hit : plan.arriving) add_from_slot(hit.expert, hit.slot);
   for (const int expert : plan.cpu) add_item(expert, slots_.bank().blob(plan.layer, expert));
   ready_count_ = items_.size();
   add_pending();
@@ -191,7 +205,9 @@ void MoeLayer::merge(int worker, int workers) const {
 void MoeLayer::count(const LayerPlan& plan) {
   const size_t misses = plan.fetches.size() + plan.cpu.size();
   const auto blob_bytes = static_cast<uint64_t>(layout_->bytes);
-  hits_ += plan.hits.size();
+  hits_ += plan.hits.size() + plan.arriving.size();
+  useful_ += static_cast<uint64_t>(plan.first_uses);
+  for (const ExpertSlot& hit : plan.arriving) late_ += slots_.link().done(slots_.ticket(hit.slot)) ? 0 : 1;
   fetched_ += plan.fetches.size();
   cpu_ += plan.cpu.size();
   promoted_ += plan.promotions.size();
@@ -205,6 +221,10 @@ void MoeLayer::add_counters(EngineCounters& counters) const {
   counters.expert_fetched += fetched_;
   counters.expert_cpu += cpu_;
   counters.expert_promoted += promoted_;
+  counters.expert_predicted += predicted_;
+  counters.expert_prefetched += prefetched_;
+  counters.prefetch_useful += useful_;
+  counters.prefetch_late += late_;
   counters.bytes_fetched += bytes_fetched_;
   counters.bytes_cpu += bytes_cpu_;
   for (size_t i = 0; i < misses_histogram_.size(); ++i) counters.misses_histogram[i] += misses_histogram_[i];
@@ -213,6 +233,7 @@ void MoeLayer::add_counters(EngineCounters& counters) const {
 
 void MoeLayer::reset_counters() {
   hits_ = fetched_ = cpu_ = promoted_ = bytes_fetched_ = bytes_cpu_ = 0;
+  predicted_ = prefetched_ = useful_ = late_ = 0;
   misses_histogram_.fill(0);
   slots_.link().reset_counters();
 }

@@ -5,8 +5,9 @@
 // strategy, cache content and thread count. On the host device hits and CPU experts share the cores, so they are one
 // group of work; only the link runs beside them.
 //
-// Decode: the slot table plans, fetches are enqueued, then promotions behind them; hits and CPU experts are computed
-// while the link copies; fetched experts follow as they arrive.
+// Decode: the slot table plans, fetches are enqueued, behind them what is prefetched for the next layer, then
+// promotions; hits and CPU experts are computed while the link copies; fetched experts, and hits whose prefetch is still
+// under way, follow as they arrive.
 // Prefill: a prompt touches most experts of a layer once, so a short prompt would throw the decode cache out for blobs
 // that are not used again. The table is therefore neither asked nor changed: experts that happen to be in slots are
 // read there, the others run from the bank (cpu, hybrid) or are streamed through two staging buffers (offload).
@@ -46,6 +47,7 @@ struct MoeCall {
   float* const* out = nullptr;         // (tokens) rows of hidden
   MoePlacement placement = MoePlacement::kDecode;
   const LayerPlan* given = nullptr;  // kGiven
+  std::span<const int> predicted;    // kDecode: distinct experts that the next layer is expected to use, best first
 };
 
 struct MoeLayerOptions {
@@ -54,6 +56,9 @@ struct MoeLayerOptions {
   Strategy strategy = Strategy::kOffload;
   SplitTable fetch_of_misses;
   int64_t promote_bytes_per_layer = 0;
+  CachePolicy cache_policy = CachePolicy::kLrfu;
+  LookAhead look_ahead = LookAhead::kOff;
+  int max_prefetches = 0;
 };
 
 class MoeLayer {
@@ -76,7 +81,7 @@ class MoeLayer {
     size_t begin = 0, end = 0;
   };
 
-  void place_by_plan(const LayerPlan& plan);
+  void place_by_plan(const LayerPlan& plan, std::span<const ExpertSlot> prefetches);
   void place_prefill();
   void place_all_hits();
   void add_item(int expert, const std::byte* blob, Link::Ticket ticket = Link::kNoTicket);
@@ -84,6 +89,7 @@ class MoeLayer {
   void add_from_slot(int expert, int64_t slot);  // ready, or pending while its copy is under way
   void point_pairs();
   void count(const LayerPlan& plan);
+  void prefetch();
 
   Group next_group(size_t begin);     // waits for the link
   void stage_ahead(size_t computed);  // keeps the staging buffers filling; items before `computed` are done
@@ -99,6 +105,7 @@ class MoeLayer {
   const ExpertLayout* layout_ = nullptr;  // of the current layer
   ExpertPairs pairs_;
   LayerPlan plan_;
+  std::vector<ExpertSlot> prefetches_;
   std::vector<ExpertItem> items_;      // ready ones, then the pending ones in order of arrival
   std::vector<Link::Ticket> tickets_;  // of items_
   std::vector<Pending> pending_;       // of the layer being placed
@@ -112,6 +119,7 @@ class MoeLayer {
   std::vector<const float*> y_of_token_;  // (max_tokens * top_k) in order of tokens: for the merge
 
   uint64_t hits_ = 0, fetched_ = 0, cpu_ = 0, promoted_ = 0, bytes_fetched_ = 0, bytes_cpu_ = 0;
+  uint64_t predicted_ = 0, prefetched_ = 0, useful_ = 0, late_ = 0;
   std::array<uint64_t, kMissHistogramSize> misses_histogram_{};
 };
 

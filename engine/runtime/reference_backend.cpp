@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/base/error.h"
+
 namespace ft {
 namespace {
 
@@ -54,6 +56,8 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
     : parts_(parts),
       rope_(parts.family.make_rope(parts.max_context)),
       buffers_(parts.family, parts.max_tokens),
+      normed_(parts.max_tokens, parts.family.geometry().hidden),
+      product_(parts.max_tokens, parts.family.geometry().hidden),
       head_input_(parts.max_tokens, parts.family.geometry().hidden),
       logits_(parts.max_tokens, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
@@ -76,10 +80,23 @@ void ReferenceBackend::embed(TableId table, Slot to) {
   }
 }
 
-void ReferenceBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
-  const std::span<const float> w = parts_.weights[weight];
+// The rows of `from`, or what the norm makes of them.
+const RowBuffer<float>& ReferenceBackend::normed(Slot from, const Norm& norm) {
+  if (norm.weight.index < 0) return buffers_[from];
+  const std::span<const float> w = parts_.weights[norm.weight];
+  const auto cols = static_cast<int64_t>(w.size());
+  FT_CHECK(cols <= normed_.width());
   for (int64_t token = 0; token < tokens_->count(); ++token) {
-    rmsnorm_row(buffers_[from].row(token), w.data(), eps, static_cast<int64_t>(w.size()), buffers_[to].row(token));
+    rmsnorm_row(buffers_[from].row(token), w.data(), norm.eps, cols, normed_.row(token));
+  }
+  return normed_;
+}
+
+void ReferenceBackend::add_product(Slot into) {
+  const RowBuffer<float>& x = buffers_[into];
+  FT_CHECK(x.width() == product_.width());
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    for (int64_t i = 0; i < x.width(); ++i) x.row(token)[i] += product_.row(token)[i];
   }
 }
 
@@ -95,11 +112,16 @@ void ReferenceBackend::multiply(const PackedMatrix& matrix, const RowBuffer<floa
   });
 }
 
-void ReferenceBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
+void ReferenceBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  const RowBuffer<float>& x = normed(from, norm);
   for (const Linear& output : outputs) {
-    const float* bias = output.bias.index >= 0 ? parts_.weights[output.bias].data() : nullptr;
-    multiply(parts_.weights[output.weight], buffers_[from], tokens_->count(), buffers_[output.to], bias);
+    multiply(parts_.weights[output.weight], x, tokens_->count(), buffers_[output.to], bias_of(output));
   }
+}
+
+void ReferenceBackend::linear_add(Slot from, const Linear& output) {
+  multiply(parts_.weights[output.weight], buffers_[from], tokens_->count(), product_, bias_of(output));
+  add_product(output.to);
 }
 
 void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
@@ -162,13 +184,6 @@ void ReferenceBackend::silu_mul(Slot gate, Slot up, Slot to) {
   }
 }
 
-void ReferenceBackend::add(Slot into, Slot from) {
-  const RowBuffer<float>&x = buffers_[into], &y = buffers_[from];
-  for (int64_t token = 0; token < tokens_->count(); ++token) {
-    for (int64_t i = 0; i < std::min(x.width(), y.width()); ++i) x.row(token)[i] += y.row(token)[i];
-  }
-}
-
 // Softmax over all experts, the top_k largest, ties to the lower index.
 void ReferenceBackend::route(const MoeSpec& spec, int64_t token) {
   float* p = router_logits_.row(token);
@@ -211,8 +226,8 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
   }
 }
 
-void ReferenceBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
-  const RowBuffer<float>& x = buffers_[from];
+void ReferenceBackend::moe(const MoeSpec& spec, Slot residual) {
+  const RowBuffer<float>& x = normed(residual, spec.norm);
   moe_index_ = spec.moe_layer;
   multiply(parts_.weights[spec.router], x, tokens_->count(), router_logits_);
   for (int64_t token = 0; token < tokens_->count(); ++token) route(spec, token);
@@ -229,7 +244,7 @@ void ReferenceBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
     down_row(layout, distinct[static_cast<size_t>(task / layout.hidden)], task % layout.hidden, worker);
   });
   for (int64_t token = 0; token < tokens_->count(); ++token) {
-    float* out = buffers_[to].row(token);
+    float* out = product_.row(token);
     for (int64_t i = 0; i < layout.hidden; ++i) {
       double sum = 0;
       for (int64_t pair = token * top_k_; pair < (token + 1) * top_k_; ++pair) {
@@ -238,13 +253,14 @@ void ReferenceBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
       out[i] = static_cast<float>(sum);
     }
   }
+  add_product(residual);
 }
 
-void ReferenceBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
-  const std::span<const float> w = parts_.weights[norm];
+void ReferenceBackend::logits(Slot from, const Norm& norm, MatrixId head) {
+  const std::span<const float> w = parts_.weights[norm.weight];
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   for (int64_t row = 0; row < rows; ++row) {
-    rmsnorm_row(buffers_[from].row(tokens_->logits_tokens[static_cast<size_t>(row)]), w.data(), eps,
+    rmsnorm_row(buffers_[from].row(tokens_->logits_tokens[static_cast<size_t>(row)]), w.data(), norm.eps,
                 static_cast<int64_t>(w.size()), head_input_.row(row));
   }
   multiply(parts_.weights[head], head_input_, rows, logits_);

@@ -27,17 +27,21 @@ class ReferenceBackend final : public StepBackend {
   const float* logits_rows() const override { return logits_.row(0); }
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
  private:
+  const RowBuffer<float>& normed(Slot from, const Norm& norm);
+  void add_product(Slot into);
   void multiply(const PackedMatrix& matrix, const RowBuffer<float>& x, int64_t rows, const RowBuffer<float>& y,
                 const float* bias = nullptr);
+  const float* bias_of(const Linear& output) const {
+    return output.bias.index >= 0 ? parts_.weights[output.bias].data() : nullptr;
+  }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
   void route(const MoeSpec& spec, int64_t token);
@@ -48,6 +52,7 @@ class ReferenceBackend final : public StepBackend {
   BackendParts parts_;
   RopeTable rope_;
   ActivationBuffers buffers_;
+  RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
   RowBuffer<float> head_input_, logits_, router_logits_;
   RowBuffer<float> decoded_;  // (threads * 2) rows of the widest matrix
   RowBuffer<double> scores_;  // (threads) scores of max_context positions, then sums of head_dim

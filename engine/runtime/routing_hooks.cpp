@@ -1,5 +1,6 @@
 #include "engine/runtime/routing_hooks.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/base/error.h"
@@ -44,14 +45,34 @@ void RoutingHooks::force(std::shared_ptr<const RoutingTrace> trace) {
   forced_ = std::move(trace);
 }
 
+// Token of the forced trace for the step's token t.
+int64_t RoutingHooks::trace_token(const StepTokens& tokens, int64_t t) const {
+  const auto token = static_cast<size_t>(t);
+  const int sequence = tokens.sequence[token];
+  const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
+  return (tokens.position[token] + offset) % forced_->tokens;
+}
+
 void RoutingHooks::choose(const StepTokens& tokens, int layer, int32_t* ids) const {
   for (int64_t t = 0; t < tokens.count(); ++t) {
-    const auto token = static_cast<size_t>(t);
-    const int sequence = tokens.sequence[token];
-    const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
-    const auto choices = forced_->at((tokens.position[token] + offset) % forced_->tokens, layer);
+    const auto choices = forced_->at(trace_token(tokens, t), layer);
     for (int slot = 0; slot < top_k_; ++slot) ids[t * top_k_ + slot] = choices[static_cast<size_t>(slot)];
   }
+}
+
+void RoutingHooks::predict(const StepTokens& tokens, int layer, int32_t* ids, int64_t stride) const {
+  for (int64_t t = 0; t < tokens.count(); ++t) {
+    const auto predicted = forced_->predicted_at(trace_token(tokens, t), layer);
+    std::copy(predicted.begin(), predicted.end(), ids + t * stride);
+  }
+}
+
+void RoutingHooks::record_predictions(const StepTokens& tokens, int layer, int count, const int32_t* ids) {
+  if (record_ == nullptr || !tokens.decode) return;
+  std::vector<int16_t>& predicted = record_->predicted;
+  if (record_->predictions == 0) record_->predictions = count;
+  if (layer == 1) predicted.insert(predicted.end(), static_cast<size_t>(count), int16_t{-1});  // of layer 0
+  for (int i = 0; i < count; ++i) predicted.push_back(static_cast<int16_t>(ids[i]));
 }
 
 void RoutingHooks::record(const StepTokens& tokens, const int32_t* ids) {

@@ -44,10 +44,18 @@ class RoutingHooks {
   void choose(const StepTokens& tokens, int layer, int32_t* ids) const;  // REQUIRES forced()
   void record(const StepTokens& tokens, const int32_t* ids);             // layer by layer
   bool recording() const { return record_ != nullptr; }
+
+  // What the forced trace predicts for a layer, in place of the look-ahead's router: `predictions()` a token, best
+  // first, -1 trailing; a token's ids are `stride` apart from the next one's. REQUIRES forced().
+  int predictions() const { return forced_->predictions; }
+  void predict(const StepTokens& tokens, int layer, int32_t* ids, int64_t stride) const;
+  // Notes what was predicted for `layer`: (tokens, count) ids. Every decode step, layers in order from 1.
+  void record_predictions(const StepTokens& tokens, int layer, int count, const int32_t* ids);
   void finish_step(const StepTokens& tokens);
 
  private:
   void check_shape(const RoutingTrace& trace) const;
+  int64_t trace_token(const StepTokens& tokens, int64_t t) const;
 
   int layers_ = 0, experts_ = 0, top_k_ = 0;
   int max_sequences_ = 0;

@@ -15,7 +15,7 @@ struct Metric {
   double value;
 };
 
-std::array<Metric, 24> metrics(const ServedProfile& profile, const ServiceStats& s) {
+std::array<Metric, 28> metrics(const ServedProfile& profile, const ServiceStats& s) {
   const auto d = [](uint64_t value) { return static_cast<double>(value); };
   return {{
       {"ft_uptime_seconds", "gauge", "Seconds since the service started", s.uptime_seconds},
@@ -33,6 +33,10 @@ std::array<Metric, 24> metrics(const ServedProfile& profile, const ServiceStats&
       {"ft_expert_fetched_total", "counter", "Expert activations fetched over the link", d(s.engine.expert_fetched)},
       {"ft_expert_cpu_total", "counter", "Expert activations computed on the CPU", d(s.engine.expert_cpu)},
       {"ft_expert_promoted_total", "counter", "CPU-computed experts copied into slots", d(s.engine.expert_promoted)},
+      {"ft_expert_predicted_total", "counter", "Experts predicted for a next layer", d(s.engine.expert_predicted)},
+      {"ft_expert_prefetched_total", "counter", "Experts copied ahead of need", d(s.engine.expert_prefetched)},
+      {"ft_prefetch_useful_total", "counter", "Prefetched experts that were used", d(s.engine.prefetch_useful)},
+      {"ft_prefetch_late_total", "counter", "Prefetched experts that were waited for", d(s.engine.prefetch_late)},
       {"ft_link_bytes_total", "counter", "Bytes moved into slots", d(s.engine.bytes_fetched)},
       {"ft_link_wait_seconds_total", "counter", "Seconds compute waited for the link", s.engine.link_wait_seconds},
       {"ft_hit_rate", "gauge", "Share of activations found in slots", s.hit_rate},
@@ -104,11 +108,20 @@ std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
                      {"hit_rate", s.hit_rate},   {"fetched_share", s.fetched_share},
                      {"cpu_share", s.cpu_share}, {"bytes_fetched", c.bytes_fetched},
                      {"bytes_cpu", c.bytes_cpu}, {"link_wait_seconds", c.link_wait_seconds}};
+  json["look_ahead"] = {{"predicted", c.expert_predicted},
+                        {"prefetched", c.expert_prefetched},
+                        {"useful", c.prefetch_useful},
+                        {"late", c.prefetch_late}};
   json["experts"]["misses_histogram"] =
       std::vector<uint64_t>(c.misses_histogram.begin(), c.misses_histogram.begin() + static_cast<int64_t>(last));
-  json["engaged"] = {{"strategy", s.engaged.strategy},   {"isa", s.engaged.isa},
-                     {"mechanism", s.engaged.mechanism}, {"threads_worked", s.engaged.threads_worked},
-                     {"slots", s.engaged.slots},         {"fetched_share", s.engaged.fetched_share}};
+  json["engaged"] = {{"strategy", s.engaged.strategy},
+                     {"isa", s.engaged.isa},
+                     {"mechanism", s.engaged.mechanism},
+                     {"threads_worked", s.engaged.threads_worked},
+                     {"cache_policy", s.engaged.cache_policy},
+                     {"look_ahead", s.engaged.look_ahead},
+                     {"slots", s.engaged.slots},
+                     {"fetched_share", s.engaged.fetched_share}};
   json["logits_hash"] = c.logits_hash;
   return json.dump(2) + "\n";
 }

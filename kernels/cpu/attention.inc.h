@@ -1,7 +1,7 @@
 // Body of attention (kernels/ops/attention.h). Include after a vector vocabulary, one of pairs_*.inc.h, and
 // kAccumulators: how many vectors of running sums fit in registers (a power of two, at least 4).
 //
-// Up to kHeadBlock query heads share one walk over keys and values; a chunk of both (32 KiB at head_dim 128) stays in
+// Up to kHeadBlock query heads share one walk over keys and values; a split of both (32 KiB at head_dim 128) stays in
 // the first-level cache while the heads take turns on it. Rows are read as 32-bit words, 32 dimensions a block: the
 // even dimensions are the low halves and the odd ones the high halves, which is the lane order of the contract and
 // needs no shuffle. `out` is kept in that order until the end. Measured: tests/kernels/bench_attention.cpp.
@@ -16,23 +16,33 @@ namespace ft::FT_ISA_NAMESPACE {
 
 constexpr int kBlock = 32;  // dimensions
 constexpr int kMaxBlocks = kMaxHeadDim / kBlock;
-constexpr int kChunk = kAttentionChunk;
+constexpr int kSplit = kAttentionSplit;
+constexpr int kTreeLevels = __builtin_ctz(kAttentionGroup);
+// Running results at a time: one a level of a group's tree, the groups joined so far, and the split at work.
+constexpr int kParts = kTreeLevels + 2;
 constexpr int kHeadBlock = 8;
 constexpr int kKeyTile = 4;  // keys scored together: tree_sum_rows takes four
 
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-struct ChunkRange {
-  int64_t start;    // position of the chunk, a multiple of kChunk
+struct SplitRange {
+  int64_t start;    // position of the split, a multiple of kSplit
   int first, last;  // visible positions, from `start`
+};
+
+// What some positions give (a split, or splits joined), for all heads.
+template <int kHeads>
+struct Part {
+  float m[kHeads], sum[kHeads];
+  // [head][block]: 16 even dimensions, 16 odd ones. Blocks of heads follow each other, so that small heads stay close.
+  alignas(64) float out[kHeads * kMaxBlocks][2][16];
 };
 
 template <int kHeads>
 struct HeadState {
   Pairs query[kHeads][kMaxBlocks];
-  alignas(64) float out[kHeads][kMaxBlocks][2][16];  // even dimensions, odd dimensions
-  alignas(64) float score[kHeads][kChunk];           // then e
-  float m[kHeads], sum[kHeads], rescale[kHeads];
+  alignas(64) float score[kHeads][kSplit];  // then e
+  Part<kHeads> parts[kParts];
 };
 
 static inline U32x16 load_whole(const bf16* row) { return load_words(reinterpret_cast<const uint32_t*>(row)); }
@@ -70,11 +80,7 @@ static inline void start_heads(const AttentionArgs& args, const float* q, HeadSt
         upper[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, q[h * args.head_dim + d + i]) >> 16);
       }
       state.query[h][b] = make_pairs(load_words(reinterpret_cast<const uint32_t*>(upper)));
-      store(state.out[h][b][0], zero());
-      store(state.out[h][b][1], zero());
     }
-    state.m[h] = -__builtin_inff();
-    state.sum[h] = 0.0f;
   }
 }
 
@@ -117,9 +123,9 @@ static inline void score_key(const AttentionArgs& args, const bf16* key, int t, 
   }
 }
 
-// The values of the chunk are on their way meanwhile.
+// The values of the split are on their way meanwhile.
 template <int kHeads>
-static inline void score_chunk(const AttentionArgs& args, ChunkRange range, HeadState<kHeads>& state) {
+static inline void score_split(const AttentionArgs& args, SplitRange range, HeadState<kHeads>& state) {
   constexpr int kTile = smaller(kHeads, kAccumulators / kKeyTile);
   int t = range.first;
   for (; t + kKeyTile <= range.last; t += kKeyTile) {
@@ -130,40 +136,30 @@ static inline void score_chunk(const AttentionArgs& args, ChunkRange range, Head
   for (; t < range.last; ++t) score_key(args, args.k + (range.start + t) * args.kv_stride, t, state);
 }
 
-// score -> e, and the running maximum and sum. A NaN score makes its e NaN, and so the sum, whatever the maximum is.
-static inline void softmax_chunk(ChunkRange range, float* score, float* m, float* sum, float* rescale) {
+// score -> e, maximum and sum. A NaN score makes its e NaN, and so the sum, whatever the maximum is.
+static inline void softmax_split(SplitRange range, float* score, float* m, float* sum) {
   for (int t = 0; t < range.first; ++t) score[t] = -__builtin_inff();
-  for (int t = range.last; t < kChunk; ++t) score[t] = -__builtin_inff();
-  F32x16 largest = broadcast(*m);
-  for (int t = 0; t < kChunk; t += 16) largest = max(largest, load(score + t));
-  const float larger = tree_max(largest);
-  const F32x16 shift = broadcast(larger);
-  for (int t = 0; t < kChunk; t += 16) store(score + t, exp(sub(load(score + t), shift)));
+  for (int t = range.last; t < kSplit; ++t) score[t] = -__builtin_inff();
+  F32x16 largest = load(score);
+  for (int t = 16; t < kSplit; t += 16) largest = max(largest, load(score + t));
+  *m = tree_max(largest);
+  const F32x16 shift = broadcast(*m);
+  for (int t = 0; t < kSplit; t += 16) store(score + t, exp(sub(load(score + t), shift)));
   for (int t = 0; t < range.first; ++t) score[t] = 0.0f;
-  for (int t = range.last; t < kChunk; ++t) score[t] = 0.0f;
+  for (int t = range.last; t < kSplit; ++t) score[t] = 0.0f;
   F32x16 lanes = zero();
-  for (int t = 0; t < kChunk; t += 16) lanes = add(lanes, load(score + t));
-  const F32x16 c = exp(broadcast(*m - larger));
-  alignas(64) float sums[16];
-  store(sums, fma(broadcast(*sum), c, broadcast(tree_sum(lanes))));
-  *sum = sums[0];
-  store(sums, c);
-  *rescale = sums[0];
-  *m = larger;
+  for (int t = 0; t < kSplit; t += 16) lanes = add(lanes, load(score + t));
+  *sum = tree_sum(lanes);
 }
 
-// out = out * rescale + e v for kTile heads from h0 on and kBlocks blocks from b on, held in registers over the chunk.
-// load_values is load_whole or load_part.
+// out = e v for kTile heads from h0 on and kBlocks blocks from b on, held in registers over the split. load_values is
+// load_whole or load_part.
 template <int kTile, int kBlocks, int kHeads, typename LoadValues>
-static inline void mix_blocks(const AttentionArgs& args, ChunkRange range, int h0, int b, HeadState<kHeads>& state,
-                              LoadValues load_values) {
+static inline void mix_blocks(const AttentionArgs& args, SplitRange range, int h0, int b, int blocks,
+                              const HeadState<kHeads>& state, Part<kHeads>& part, LoadValues load_values) {
   F32x16 even[kTile][kBlocks], odd[kTile][kBlocks];
   for (int h = 0; h < kTile; ++h) {
-    const F32x16 c = broadcast(state.rescale[h0 + h]);
-    for (int i = 0; i < kBlocks; ++i) {
-      even[h][i] = mul(load(state.out[h0 + h][b + i][0]), c);
-      odd[h][i] = mul(load(state.out[h0 + h][b + i][1]), c);
-    }
+    for (int i = 0; i < kBlocks; ++i) even[h][i] = odd[h][i] = zero();
   }
   const bf16* value = args.v + (range.start + range.first) * args.kv_stride + b * kBlock;
   for (int t = range.first; t < range.last; ++t, value += args.kv_stride) {
@@ -180,33 +176,96 @@ static inline void mix_blocks(const AttentionArgs& args, ChunkRange range, int h
   }
   for (int h = 0; h < kTile; ++h) {
     for (int i = 0; i < kBlocks; ++i) {
-      store(state.out[h0 + h][b + i][0], even[h][i]);
-      store(state.out[h0 + h][b + i][1], odd[h][i]);
+      store(part.out[(h0 + h) * blocks + b + i][0], even[h][i]);
+      store(part.out[(h0 + h) * blocks + b + i][1], odd[h][i]);
     }
   }
 }
 
 template <int kHeads>
-static inline void mix_chunk(const AttentionArgs& args, ChunkRange range, HeadState<kHeads>& state) {
+static inline void mix_split(const AttentionArgs& args, SplitRange range, const HeadState<kHeads>& state,
+                             Part<kHeads>& part) {
   constexpr int kTile = smaller(kHeads, kAccumulators / 2);
   constexpr int kBlocks = smaller(4, kAccumulators / (2 * kTile));
   const int whole = static_cast<int>(args.head_dim / kBlock);
   const int rest = static_cast<int>(args.head_dim % kBlock);
+  const int all = whole + (rest > 0 ? 1 : 0);
   for (int h = 0; h < kHeads; h += kTile) {
     int b = 0;
-    for (; b + kBlocks <= whole; b += kBlocks) mix_blocks<kTile, kBlocks>(args, range, h, b, state, load_whole);
-    for (; b < whole; ++b) mix_blocks<kTile, 1>(args, range, h, b, state, load_whole);
+    for (; b + kBlocks <= whole; b += kBlocks) {
+      mix_blocks<kTile, kBlocks>(args, range, h, b, all, state, part, load_whole);
+    }
+    for (; b < whole; ++b) mix_blocks<kTile, 1>(args, range, h, b, all, state, part, load_whole);
     if (rest == 0) continue;
-    mix_blocks<kTile, 1>(args, range, h, b, state, [rest](const bf16* row) { return load_part(row, rest); });
+    mix_blocks<kTile, 1>(args, range, h, b, all, state, part, [rest](const bf16* row) { return load_part(row, rest); });
   }
 }
 
+// b = join(a, b) of the contract.
 template <int kHeads>
-static inline void finish_heads(const AttentionArgs& args, float* out, HeadState<kHeads>& state) {
+static inline void join(const Part<kHeads>& a, Part<kHeads>& b, int blocks) {
   for (int h = 0; h < kHeads; ++h) {
-    const F32x16 sum = broadcast(state.sum[h]);
+    const float m = a.m[h] > b.m[h] ? a.m[h] : b.m[h];
+    const F32x16 wa = exp(broadcast(a.m[h] - m));
+    const F32x16 wb = exp(broadcast(b.m[h] - m));
+    const auto joined = [&](F32x16 x, F32x16 y) { return fma(y, wb, mul(x, wa)); };
+    b.m[h] = m;
+    store_n(&b.sum[h], joined(broadcast(a.sum[h]), broadcast(b.sum[h])), 1);
+    for (int i = h * blocks; i < (h + 1) * blocks; ++i) {
+      for (int odd = 0; odd < 2; ++odd) store(b.out[i][odd], joined(load(a.out[i][odd]), load(b.out[i][odd])));
+    }
+  }
+}
+
+// Parts that wait for their right neighbour: of 2^level splits each, and at kTreeLevels the groups joined so far.
+template <int kHeads>
+class Waiting {
+ public:
+  explicit Waiting(Part<kHeads>* parts) : next_(parts) {
+    for (int i = 0; i < kParts - 1; ++i) spare_[i] = parts + 1 + i;
+  }
+  Part<kHeads>* next() { return next_; }  // where the next split goes
+
+  // Takes in what stands at next(), split number `split`.
+  void take(int64_t split, int blocks) {
+    int level = 0;
+    for (; level < kTreeLevels && (split >> level) % 2 == 1; ++level) join_left(level, blocks);
+    if (level == kTreeLevels) join_left(level, blocks);
+    left_[level] = next_;
+    next_ = spare_[--spares_];
+  }
+
+  // All parts joined. At least one split was taken.
+  Part<kHeads>* finish(int blocks) {
+    Part<kHeads>* result = nullptr;
+    for (int level = 0; level <= kTreeLevels; ++level) {
+      if (left_[level] == nullptr) continue;
+      if (result != nullptr) join(*left_[level], *result, blocks);
+      if (result == nullptr) result = left_[level];
+    }
+    return result;
+  }
+
+ private:
+  void join_left(int level, int blocks) {
+    if (left_[level] == nullptr) return;  // nothing visible there
+    join(*left_[level], *next_, blocks);
+    spare_[spares_++] = left_[level];
+    left_[level] = nullptr;
+  }
+
+  Part<kHeads>* next_;
+  Part<kHeads>* left_[kTreeLevels + 1] = {};
+  Part<kHeads>* spare_[kParts];
+  int spares_ = kParts - 1;
+};
+
+template <int kHeads>
+static inline void finish_heads(const AttentionArgs& args, float* out, Part<kHeads>& part, int blocks) {
+  for (int h = 0; h < kHeads; ++h) {
+    const F32x16 sum = broadcast(part.sum[h]);
     for (int64_t d = 0; d < args.head_dim; d += kBlock) {
-      float(&pair)[2][16] = state.out[h][d / kBlock];
+      float(&pair)[2][16] = part.out[h * blocks + d / kBlock];
       store(pair[0], div(load(pair[0]), sum));
       store(pair[1], div(load(pair[1]), sum));
       const int64_t count = args.head_dim - d < kBlock ? args.head_dim - d : kBlock;
@@ -219,17 +278,20 @@ template <int kHeads>
 FT_KERNEL_BODY void attend(const AttentionArgs& args, const float* q, float* out) {
   HeadState<kHeads> state;
   start_heads(args, q, state);
-  for (int64_t chunk = args.begin / kChunk * kChunk; chunk < args.length; chunk += kChunk) {
-    const int64_t first = args.begin - chunk, last = args.length - chunk;
-    const ChunkRange range{chunk, static_cast<int>(first > 0 ? first : 0),
-                           static_cast<int>(last < kChunk ? last : kChunk)};
-    score_chunk(args, range, state);
-    for (int h = 0; h < kHeads; ++h) {
-      softmax_chunk(range, state.score[h], &state.m[h], &state.sum[h], &state.rescale[h]);
-    }
-    mix_chunk(args, range, state);
+  const int blocks = static_cast<int>((args.head_dim + kBlock - 1) / kBlock);
+  Waiting<kHeads> waiting(state.parts);
+  for (int64_t split = args.begin / kSplit; split * kSplit < args.length; ++split) {
+    const int64_t start = split * kSplit;
+    const int64_t first = args.begin - start, last = args.length - start;
+    const SplitRange range{start, static_cast<int>(first > 0 ? first : 0),
+                           static_cast<int>(last < kSplit ? last : kSplit)};
+    Part<kHeads>& part = *waiting.next();
+    score_split(args, range, state);
+    for (int h = 0; h < kHeads; ++h) softmax_split(range, state.score[h], &part.m[h], &part.sum[h]);
+    mix_split(args, range, state, part);
+    waiting.take(split, blocks);
   }
-  finish_heads(args, out, state);
+  finish_heads(args, out, *waiting.finish(blocks), blocks);
 }
 
 // Heads from `h` on in blocks of kHeads, the rest in blocks half as large.

@@ -1,12 +1,15 @@
 // Attention: kernels/ops/attention.h, and what comes before it (head norm and rotation of kernels/ops/rows.h, rounding,
 // appending to the cache).
 //
-// A block is one token and one query head. Chunks of 64 positions go through three stages that run side by side on
-// three neighbouring chunks: eight warps compute scores, half a warp to a position and four positions of each in
-// flight; one warp makes a chunk's maximum, exponentials and sums; four warps add values, a thread to a dimension, in
-// order of positions. One barrier of the whole block ends a round: racecheck follows it, where it does not a named one.
+// For every shape and any number of tokens; attention_decode.cu is the fast one of a decode step. A block is one token
+// and one query head. Splits of 64 positions go through three stages that run side by side on three neighbouring
+// splits: eight warps compute scores, half a warp to a position and four positions of each in flight; one warp makes a
+// split's maximum, exponentials and sums, and the weights with which it joins the splits before it; four warps add
+// values, a thread to a dimension, in order of positions, and join. One barrier of the whole block ends a round:
+// racecheck follows it, where it does not a named one.
 #include <limits>
 
+#include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/ops.h"
@@ -15,48 +18,24 @@
 namespace ft::cuda {
 namespace {
 
-constexpr int kChunk = kAttentionChunk;
+constexpr int kSplit = kAttentionSplit;
 constexpr int kHeadDimLimit = kMaxHeadDim;
 constexpr int kValueThreads = 128;
 constexpr int kScoreThreads = 256;
 constexpr int kThreads = kValueThreads + kScoreThreads + kWarp;
 constexpr int kStages = 3;
 constexpr int kPositionsAtOnce = kScoreThreads / kLanes;  // 16
-constexpr int kRounds = kChunk / kPositionsAtOnce;        // 4
+constexpr int kRounds = kSplit / kPositionsAtOnce;        // 4
 constexpr int kDimsPerThread = kHeadDimLimit / kValueThreads;
 constexpr int kDimsPerBlock = 2 * kLanes;
-static_assert(kChunk == 2 * kWarp && kRounds * kPositionsAtOnce == kChunk);
-
-__device__ __forceinline__ int64_t kv_stride(int kv_heads, int64_t head_dim) { return 2 * kv_heads * head_dim; }
+static_assert(kSplit == 2 * kWarp && kRounds * kPositionsAtOnce == kSplit);
+constexpr int kTreeLevels = 4;
+constexpr int kPlaces = kTreeLevels + 1;  // one a level of a group's tree, one for the groups joined so far
+static_assert(kAttentionGroup == 1 << kTreeLevels);
 
 // ---- preparation
 
 constexpr int kHeadsPerBlock = 4;
-
-// One warp, one head in shared memory: norm (when w is not null), then rotation.
-__device__ void norm_and_rotate(float* x, const AttentionPrepareArgs& args, const float* w, int64_t position) {
-  const auto lane = static_cast<int>(threadIdx.x);
-  const auto head_dim = static_cast<int>(args.head_dim);
-  const auto half = static_cast<int>(args.rotary_half);
-  if (w != nullptr) {
-    float lane_sum = 0.0f;
-    for (int d = lane; lane < kLanes && d < head_dim; d += kLanes) lane_sum = f32::fma(x[d], x[d], lane_sum);
-    const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
-    const float mean = f32::div(sum, static_cast<float>(head_dim));
-    const float r = f32::div(1.0f, f32::sqrt(f32::add(mean, args.norm_eps)));
-    for (int d = lane; d < head_dim; d += kWarp) x[d] = f32::mul(f32::mul(x[d], r), w[d]);
-    __syncwarp();
-  }
-  const float* cos = args.cos + position * half;
-  const float* sin = args.sin + position * half;
-  for (int j = lane; j < half; j += kWarp) {
-    const float a = x[j];
-    const float b = x[j + half];
-    x[j] = f32::fma(a, cos[j], -f32::mul(b, sin[j]));
-    x[j + half] = f32::fma(b, cos[j], f32::mul(a, sin[j]));
-  }
-  __syncwarp();
-}
 
 // A warp is a unit: unit < heads a query head, else a key head with its value.
 __global__ __launch_bounds__(kWarp* kHeadsPerBlock) void prepare_kernel(const AttentionPrepareArgs args) {
@@ -74,7 +53,10 @@ __global__ __launch_bounds__(kWarp* kHeadsPerBlock) void prepare_kernel(const At
   float* x = heads[threadIdx.y];
   for (int d = lane; d < head_dim; d += kWarp) x[d] = from[d];
   __syncwarp();
-  norm_and_rotate(x, args, query ? args.q_norm : args.k_norm, position);
+  const int64_t angles = position * args.rotary_half;
+  const HeadRotation rotation{head_dim, static_cast<int>(args.rotary_half), args.norm_eps, args.cos + angles,
+                              args.sin + angles};
+  norm_and_rotate(x, rotation, query ? args.q_norm : args.k_norm, lane);
   if (query) {
     for (int d = lane; d < head_dim; d += kWarp) q[d] = low_bf16(bf16_bits(x[d]));
     return;
@@ -91,11 +73,32 @@ __global__ __launch_bounds__(kWarp* kHeadsPerBlock) void prepare_kernel(const At
 
 // ---- attention
 
-// What the stages hand over: a stage works on its own of the three.
-struct Chunk {
-  float e[kChunk];  // scores, then exponentials
-  float correction;
+// Weights of the joins that follow a split, by place; bit p of `mask`: there is one with what waits at place p.
+struct Joins {
+  uint32_t mask = 0;
+  float left[kPlaces], right[kPlaces];
 };
+
+// What the stages hand over: a stage works on its own of the three.
+struct Split {
+  float e[kSplit];  // scores, then exponentials
+  Joins joins;
+};
+
+// How a group's tree is walked split by split: join(place) for what waits to the left, then keep(place) for the result.
+template <class Join, class Keep>
+__device__ __forceinline__ void carry(int64_t split, Join join, Keep keep) {
+  bool done = false;
+#pragma unroll
+  for (int place = 0; place < kPlaces; ++place) {
+    const bool joins = place == kTreeLevels || (split >> place & 1) != 0;
+    if (!done && joins) join(place);
+    if (!done && (!joins || place == kTreeLevels)) {
+      keep(place);
+      done = true;
+    }
+  }
+}
 
 struct Walk {
   const bf16* keys = nullptr;
@@ -117,10 +120,10 @@ __device__ __forceinline__ uint32_t load_pair(const bf16* row, int d, int head_d
   }
 }
 
-// Scores of the chunk's positions, kPositionsAtOnce at a time, by the score threads. q is in shared memory, zero past
+// Scores of the split's positions, kPositionsAtOnce at a time, by the score threads. q is in shared memory, zero past
 // head_dim up to whole blocks.
 template <bool kPairs>
-__device__ __forceinline__ void score_chunk(const Walk& walk, int64_t chunk, const float* q, float scale, int thread,
+__device__ __forceinline__ void score_split(const Walk& walk, int64_t start, const float* q, float scale, int thread,
                                             float* scores) {
   const int lane = thread % kLanes;
   const int first = thread / kLanes;
@@ -130,7 +133,7 @@ __device__ __forceinline__ void score_chunk(const Walk& walk, int64_t chunk, con
     uint32_t pairs[kRounds];
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      const int64_t t = chunk + first + i * kPositionsAtOnce;
+      const int64_t t = start + first + i * kPositionsAtOnce;
       const bool visible = t >= walk.begin && t < walk.length;
       pairs[i] = visible ? load_pair<kPairs>(walk.keys + t * walk.stride, d, walk.head_dim) : 0u;
     }
@@ -147,19 +150,30 @@ __device__ __forceinline__ void score_chunk(const Walk& walk, int64_t chunk, con
   }
 }
 
-// Running maximum and sum of a head; the same in all lanes of the warp that keeps them.
+// Maxima and sums of a head's parts; the same in all lanes of the warp that keeps them.
 struct Softmax {
-  float m = -std::numeric_limits<float>::infinity();
-  float sum = 0.0f;
+  float m[kPlaces], sum[kPlaces];
+  uint32_t waiting = 0;  // places that hold a part
+
+  // (m, sum) = join(what waits at `place`, (m, sum)), its weights to `out`.
+  __device__ __forceinline__ void join(int place, float& m_right, float& sum_right, Joins& out) {
+    const float larger = f32::max(m[place], m_right);
+    const float wa = f32::exp(f32::sub(m[place], larger));
+    const float wb = f32::exp(f32::sub(m_right, larger));
+    m_right = larger;
+    sum_right = f32::fma(sum_right, wb, f32::mul(sum[place], wa));
+    out.left[place] = wa, out.right[place] = wb;  // all lanes the same
+    waiting &= ~(1u << place);
+  }
 
   // One warp: scores to exponentials. Two positions a thread; lane l < 16 then adds e of t mod 16 == l in order of t.
-  __device__ __forceinline__ void take(const Walk& walk, int64_t chunk, int lane, Chunk& out) {
+  __device__ __forceinline__ void take(const Walk& walk, int64_t split, int lane, Split& out) {
     float e[2];
     bool visible[2];
-    float larger = m;
+    float larger = -std::numeric_limits<float>::infinity();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int64_t t = chunk + lane + i * kWarp;
+      const int64_t t = split * kSplit + lane + i * kWarp;
       visible[i] = t >= walk.begin && t < walk.length;
       e[i] = out.e[lane + i * kWarp];
       if (visible[i]) larger = f32::max(e[i], larger);
@@ -168,52 +182,113 @@ struct Softmax {
     for (int width = kWarp / 2; width >= 1; width /= 2) {
       larger = f32::max(__shfl_xor_sync(kFullWarp, larger, width), larger);
     }
-    const float c = f32::exp(f32::sub(m, larger));
-    m = larger;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) e[i] = visible[i] ? f32::exp(f32::sub(e[i], m)) : 0.0f;
+    for (int i = 0; i < 2; ++i) e[i] = visible[i] ? f32::exp(f32::sub(e[i], larger)) : 0.0f;
     // Positions that are not visible add +0 to sums that are never -0. Lane l has t = l and l + 32, lane l + 16 the
     // others of the same sum.
     float lane_sum = f32::add(0.0f, e[0]);
     lane_sum = f32::add(lane_sum, __shfl_down_sync(kFullWarp, e[0], kLanes));
     lane_sum = f32::add(lane_sum, e[1]);
     lane_sum = f32::add(lane_sum, __shfl_down_sync(kFullWarp, e[1], kLanes));
-    const float chunk_sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
-    sum = f32::fma(sum, c, chunk_sum);
+    float total = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) out.e[lane + i * kWarp] = e[i];
-    if (lane == 0) out.correction = c;
+    uint32_t mask = 0;
+    carry(
+        split,
+        [&](int place) {
+          if ((waiting >> place & 1) == 0) return;
+          mask |= 1u << place;
+          join(place, larger, total, out.joins);
+        },
+        [&](int place) { m[place] = larger, sum[place] = total, waiting |= 1u << place; });
+    out.joins.mask = mask;
+  }
+
+  // Joins what waits, right to left; the sum of all.
+  __device__ __forceinline__ float finish(Joins& out) {
+    float m_right = 0.0f, total = 0.0f;
+    bool any = false;
+    uint32_t mask = 0;
+#pragma unroll
+    for (int place = 0; place < kPlaces; ++place) {
+      if ((waiting >> place & 1) == 0) continue;
+      if (any) {
+        mask |= 1u << place;
+        join(place, m_right, total, out);
+      } else {
+        m_right = m[place], total = sum[place];
+        any = true;
+      }
+    }
+    out.mask = mask;
+    return total;
   }
 };
 
-// out[d] = out[d] * correction, then the chunk's visible values in order. Loads of kLoads positions are in flight.
 template <int kDims>
-__device__ __forceinline__ void add_values(const Walk& walk, int64_t chunk, const Chunk& in, int thread,
-                                           float (&out)[kDims]) {
-  constexpr int kLoads = 32 / kDims;
-  const int first = chunk < walk.begin ? static_cast<int>(walk.begin - chunk) : 0;
-  const int last = walk.length - chunk < kChunk ? static_cast<int>(walk.length - chunk) : kChunk;
-  const bf16* row = walk.values + chunk * walk.stride + thread;
+struct Values {
+  float out[kPlaces][kDims];
+
+  __device__ __forceinline__ void join(int place, const Joins& joins, float (&right)[kDims]) {
 #pragma unroll
-  for (int i = 0; i < kDims; ++i) out[i] = f32::mul(out[i], in.correction);
-  for (int t = first; t < last; t += kLoads) {
-    uint16_t v[kLoads][kDims];
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
-#pragma unroll
-      for (int i = 0; i < kDims; ++i) {
-        const bool there = t + n < last && thread + i * kValueThreads < walk.head_dim;
-        v[n][i] = there ? row[(t + n) * walk.stride + i * kValueThreads].bits : uint16_t{0};
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
-      if (t + n >= last) break;
-#pragma unroll
-      for (int i = 0; i < kDims; ++i) out[i] = f32::fma(in.e[t + n], low_bf16(v[n][i]), out[i]);
+    for (int i = 0; i < kDims; ++i) {
+      right[i] = f32::fma(right[i], joins.right[place], f32::mul(out[place][i], joins.left[place]));
     }
   }
-}
+
+  // The split's visible values in order. Loads of kLoads positions are in flight.
+  __device__ __forceinline__ void take(const Walk& walk, int64_t split, const Split& in, int thread) {
+    constexpr int kLoads = 32 / kDims;
+    const int64_t start = split * kSplit;
+    const int first = start < walk.begin ? static_cast<int>(walk.begin - start) : 0;
+    const int last = walk.length - start < kSplit ? static_cast<int>(walk.length - start) : kSplit;
+    const bf16* row = walk.values + start * walk.stride + thread;
+    float sum[kDims] = {};
+    for (int t = first; t < last; t += kLoads) {
+      uint16_t v[kLoads][kDims];
+#pragma unroll
+      for (int n = 0; n < kLoads; ++n) {
+#pragma unroll
+        for (int i = 0; i < kDims; ++i) {
+          const bool there = t + n < last && thread + i * kValueThreads < walk.head_dim;
+          v[n][i] = there ? row[(t + n) * walk.stride + i * kValueThreads].bits : uint16_t{0};
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kLoads; ++n) {
+        if (t + n >= last) break;
+#pragma unroll
+        for (int i = 0; i < kDims; ++i) sum[i] = f32::fma(in.e[t + n], low_bf16(v[n][i]), sum[i]);
+      }
+    }
+    carry(
+        split,
+        [&](int place) {
+          if ((in.joins.mask >> place & 1) != 0) join(place, in.joins, sum);
+        },
+        [&](int place) {
+#pragma unroll
+          for (int i = 0; i < kDims; ++i) out[place][i] = sum[i];
+        });
+  }
+
+  // `waiting` of the maxima's warp says which places hold a part.
+  __device__ __forceinline__ void finish(uint32_t waiting, const Joins& joins, float (&result)[kDims]) {
+    bool any = false;
+#pragma unroll
+    for (int place = 0; place < kPlaces; ++place) {
+      if ((waiting >> place & 1) == 0) continue;
+      if (any) {
+        join(place, joins, result);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kDims; ++i) result[i] = out[place][i];
+        any = true;
+      }
+    }
+  }
+};
 
 __device__ __forceinline__ Walk walk_of(const AttentionArgs& args, int64_t token, int head) {
   const int kv_head = head / (args.heads / args.kv_heads);
@@ -231,7 +306,9 @@ __device__ __forceinline__ Walk walk_of(const AttentionArgs& args, int64_t token
 template <int kDims, bool kPairs>
 __global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs args) {
   __shared__ float q[kHeadDimLimit];
-  __shared__ Chunk chunks[kStages];
+  __shared__ Split splits[kStages];
+  __shared__ Joins last_joins;
+  __shared__ uint32_t waiting;
   __shared__ float total;
   const auto thread = static_cast<int>(threadIdx.x);
   const auto head = static_cast<int>(blockIdx.x);
@@ -243,26 +320,31 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs
   }
   __syncthreads();
 
-  const int64_t first = walk.begin / kChunk;
-  const int64_t count = ceil_div(walk.length, kChunk) - first;
+  const int64_t first = walk.begin / kSplit;
+  const int64_t count = ceil_div(walk.length, kSplit) - first;
   const bool softmaxes = thread >= kValueThreads + kScoreThreads;  // the last warp
   Softmax softmax;
-  float out[kDims] = {};
+  Values<kDims> values;
   for (int64_t i = 0; i < count + kStages - 1; ++i) {
     if (softmaxes) {
-      if (i >= 1 && i <= count) softmax.take(walk, (first + i - 1) * kChunk, thread % kWarp, chunks[(i - 1) % kStages]);
+      if (i >= 1 && i <= count) softmax.take(walk, first + i - 1, thread % kWarp, splits[(i - 1) % kStages]);
     } else if (thread >= kValueThreads) {
       if (i < count) {
-        score_chunk<kPairs>(walk, (first + i) * kChunk, q, args.scale, thread - kValueThreads, chunks[i % kStages].e);
+        score_split<kPairs>(walk, (first + i) * kSplit, q, args.scale, thread - kValueThreads, splits[i % kStages].e);
       }
     } else if (i >= 2) {
-      add_values<kDims>(walk, (first + i - 2) * kChunk, chunks[(i - 2) % kStages], thread, out);
+      values.take(walk, first + i - 2, splits[(i - 2) % kStages], thread);
     }
     __syncthreads();
   }
-  if (softmaxes && thread % kWarp == 0) total = softmax.sum;
+  if (softmaxes) {
+    waiting = softmax.waiting;  // before finish() empties it
+    total = softmax.finish(last_joins);
+  }
   __syncthreads();
   if (thread >= kValueThreads) return;
+  float out[kDims] = {};
+  values.finish(waiting, last_joins, out);
 #pragma unroll
   for (int i = 0; i < kDims; ++i) {
     const int d = thread + i * kValueThreads;

@@ -1,12 +1,14 @@
-// What the device kernels know about each format: the weights of one code word and the scale of one lane, exactly those
-// of kernels/reference/decode.h.
+// What the device kernels know about each format: the weights of one code word and the scales of one lane, exactly
+// those of kernels/reference/decode.h.
 //
-//   kGroup           k of a lane in a block (16, or 32)
-//   kWords           code words of a lane in a block; word h holds the pairs [h * kPairs, (h + 1) * kPairs)
-//   word(w, out)     weights of a word: out[2i] and out[2i + 1] are the even and the odd one of its pair i
-//   load_scale(...)  the word with the scales of lane `lane` in `block` for the rows of the tile whose scales start at
-//                    `scales`; only for lanes that are present
-//   scale(word, row) that of one row of the tile
+//   kGroup            k of a lane in a block (16, or 32)
+//   kWords            code words of a lane in a block; word h holds the pairs [h * kPairs, (h + 1) * kPairs)
+//   kShift            word<true>() leaves out a factor of 2^kShift, which the caller puts into the activations instead
+//   word<kScaled>(w, out)  weights of a word: out[2i] and out[2i + 1] are the even and the odd one of its pair i
+//   kHasScales        false: every scale is 1
+//   load_scale(...)   the word with the scales of lane `lane` in `block` for the rows of the tile whose scales start at
+//                     `scales`; only for lanes that are present
+//   scales(word, out) those of the four rows of the tile
 #pragma once
 
 #include "kernels/cuda/math.cuh"
@@ -16,6 +18,13 @@
 #include "kernels/formats/nvfp4.h"
 
 namespace ft::cuda {
+
+// sm_89 and newer turn two E4M3 codes into fp16 in one instruction.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+inline constexpr bool kConvertsE4m3 = false;
+#else
+inline constexpr bool kConvertsE4m3 = true;
+#endif
 
 template <int kGroupOfFormat, int kWordsOfFormat>
 struct LaneShape {
@@ -43,44 +52,81 @@ __device__ __forceinline__ constexpr uint32_t shift_left(uint32_t word, int coun
   return count >= 0 ? word << count : word >> -count;
 }
 
-// Eight E2M1 codes, even ones in the low half, odd ones in the high half. A code's exponent and mantissa bits become
-// the lowest exponent and highest mantissa bits of an fp16, which is the code's value * 2^-14, its denormal 0.5
-// included. Four integer steps, one product and two conversions for two weights.
+// The E4M3 codes in bytes 0 and 1 of `word`, and those in bytes 2 and 3, as pairs of fp16.
+struct HalfPairs {
+  uint32_t low, high;
+};
+__device__ __forceinline__ HalfPairs convert_e4m3(uint32_t word) {
+  HalfPairs result{};
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+  asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      " cvt.rn.f16x2.e4m3x2 %1, high;\n}"
+      : "=r"(result.low), "=r"(result.high)
+      : "r"(word));
+#endif
+  return result;
+}
+
+// Eight E2M1 codes, even ones in the low half, odd ones in the high half.
+//
+// As E4M3 bits a code's sign, exponent and mantissa, moved to the places of theirs, are its value * 2^-6, the denormal
+// 0.5 included: seven integer steps and four conversions for eight weights in pairs, and one more a weight to fp32.
+// Before sm_89 a code's exponent and mantissa bits become the lowest exponent and highest mantissa bits of an fp16,
+// which is the code's value * 2^-14.
+inline constexpr int kE2m1Shift = kConvertsE4m3 ? 6 : 14;
+template <bool kScaled>
 __device__ __forceinline__ void decode_e2m1_word(uint32_t word, float (&out)[8]) {
-  constexpr uint32_t kTwoTo14 = 0x74007400u;
+  uint32_t pairs[4];
+  if constexpr (kConvertsE4m3) {
+    const HalfPairs even = convert_e4m3((word << 4 & 0x80808080u) | (word << 2 & 0x1c1c1c1cu));  // nibbles 0 2, 4 6
+    const HalfPairs odd = convert_e4m3((word & 0x80808080u) | (word >> 2 & 0x1c1c1c1cu));        // nibbles 1 3, 5 7
+    pairs[0] = even.low, pairs[1] = even.high, pairs[2] = odd.low, pairs[3] = odd.high;
+  } else {
 #pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
-    const uint32_t sign = shift_left(word, 12 - 4 * pair) & 0x80008000u;
-    const uint32_t magnitude = shift_left(word, 9 - 4 * pair) & 0x0e000e00u;
-    const float2 weights = half_pair_to_float(multiply_half_pair(sign | magnitude, kTwoTo14));
-    out[2 * pair] = weights.x;
-    out[2 * pair + 1] = weights.y;
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t sign = shift_left(word, 12 - 4 * pair) & 0x80008000u;
+      pairs[pair] = sign | (shift_left(word, 9 - 4 * pair) & 0x0e000e00u);
+    }
+  }
+  constexpr uint32_t kPower = 0x3c003c00u + kE2m1Shift * 0x04000400u;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 weights = half_pair_to_float(kScaled ? pairs[i] : multiply_half_pair(pairs[i], kPower));
+    if constexpr (kConvertsE4m3) {  // nibble n is the even (n < 4) or odd one of pair n mod 4
+      const int place = i % 2 + i / 2 * 2;
+      out[place] = weights.x;
+      out[place + 4] = weights.y;
+    } else {
+      out[2 * i] = weights.x;
+      out[2 * i + 1] = weights.y;
+    }
   }
 }
 
-// Two E4M3 codes, in the low bytes of the halves of `codes` (other bits are ignored). As fp16 bits a code is its value
-// * 2^-8, except that its NaN would be a number.
-__device__ __forceinline__ float2 decode_e4m3_pair(uint32_t codes) {
-#if __CUDA_ARCH__ >= 890
-  uint32_t pair;
-  asm("{\n .reg .b16 packed;\n cvt.u16.u32 packed, %1;\n cvt.rn.f16x2.e4m3x2 %0, packed;\n}"
-      : "=r"(pair)
-      : "r"(__byte_perm(codes, 0, 0x4420)));
-  return half_pair_to_float(pair);
-#else
-  constexpr uint32_t kTwoTo8 = 0x5c005c00u;
-  const uint32_t bits = (codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 7;
-  float2 result = half_pair_to_float(multiply_half_pair(bits, kTwoTo8));
-  if ((codes & 0x7fu) == 0x7fu) result.x = __uint_as_float(0x7fc00000u);
-  if ((codes & 0x7f0000u) == 0x7f0000u) result.y = __uint_as_float(0x7fc00000u);
-  return result;
-#endif
+// Four E4M3 codes. Before sm_89: as fp16 bits a code is its value * 2^-8, except that its NaN would be a number.
+__device__ __forceinline__ void decode_e4m3_word(uint32_t word, float (&out)[4]) {
+  if constexpr (kConvertsE4m3) {
+    const HalfPairs pairs = convert_e4m3(word);
+    const float2 low = half_pair_to_float(pairs.low), high = half_pair_to_float(pairs.high);
+    out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
+  } else {
+    constexpr uint32_t kTwoTo8 = 0x5c005c00u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = word >> (8 * i);
+      const uint32_t bits = (codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 7;
+      const float2 pair = half_pair_to_float(multiply_half_pair(bits, kTwoTo8));
+      out[i] = (codes & 0x7fu) == 0x7fu ? __uint_as_float(0x7fc00000u) : pair.x;
+      out[2 + i] = (codes & 0x7f0000u) == 0x7f0000u ? __uint_as_float(0x7fc00000u) : pair.y;
+    }
+  }
 }
 
-// Weights are read once in a step: they stay out of L1, which keeps the activations.
+// Weights are read once in a step: they stay out of L1, which keeps the activations. Not the read-only path: a slot may
+// have been filled by this kernel. Volatile: a load stays where it was written, before the wait for another kernel.
 __device__ __forceinline__ uint32_t load_weight_word(const uint32_t* word) {
   uint32_t result;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
   return result;
 }
 
@@ -89,33 +135,48 @@ struct Decode;
 
 template <>
 struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::bf16::kInfo.words_per_lane> {
+  static constexpr int kShift = 0;
+  static constexpr bool kHasScales = false;
+  template <bool kScaled>
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[2]) {
     out[0] = low_bf16(word);
     out[1] = high_bf16(word);
   }
   static __device__ __forceinline__ uint32_t load_scale(const std::byte*, int, int) { return 0; }
-  static __device__ __forceinline__ float scale(uint32_t, int) { return 1.0f; }
+  static __device__ __forceinline__ void scales(uint32_t, float (&out)[kRowsPerTile]) {
+#pragma unroll
+    for (float& scale : out) scale = 1.0f;
+  }
 };
 
 // E2M1 codes and a scale word with a byte for each row of the tile.
 template <class Shape>
 struct DecodeFp4 : Shape {
-  static __device__ __forceinline__ void word(uint32_t word, float (&out)[8]) { decode_e2m1_word(word, out); }
+  static constexpr int kShift = kE2m1Shift;
+  static constexpr bool kHasScales = true;
+  template <bool kScaled>
+  static __device__ __forceinline__ void word(uint32_t word, float (&out)[8]) {
+    decode_e2m1_word<kScaled>(word, out);
+  }
   static __device__ __forceinline__ uint32_t load_scale(const std::byte* scales, int block, int lane) {
     return load_weight_word(reinterpret_cast<const uint32_t*>(scales) + block * kLanes + lane);
   }
 };
-__host__ __device__ constexpr int scale_byte_of_row(int row) { return row / 2 + row % 2 * 2; }
-static_assert(scale_byte_of_row(0) == formats::fp4::kScaleByteOfRow[0] &&
-              scale_byte_of_row(1) == formats::fp4::kScaleByteOfRow[1] &&
-              scale_byte_of_row(2) == formats::fp4::kScaleByteOfRow[2] &&
-              scale_byte_of_row(3) == formats::fp4::kScaleByteOfRow[3]);
+// Row of the tile whose scale is in byte `byte` of a scale word.
+__host__ __device__ constexpr int scale_row_of_byte(int byte) { return byte / 2 + byte % 2 * 2; }
+static_assert(formats::fp4::kScaleByteOfRow[scale_row_of_byte(0)] == 0 &&
+              formats::fp4::kScaleByteOfRow[scale_row_of_byte(1)] == 1 &&
+              formats::fp4::kScaleByteOfRow[scale_row_of_byte(2)] == 2 &&
+              formats::fp4::kScaleByteOfRow[scale_row_of_byte(3)] == 3);
 
 template <>
 struct Decode<FormatId::kNvfp4>
     : DecodeFp4<LaneShape<formats::nvfp4::kInfo.group, formats::nvfp4::kInfo.words_per_lane>> {
-  static __device__ __forceinline__ float scale(uint32_t word, int row) {
-    return decode_e4m3_pair(word >> (8 * scale_byte_of_row(row))).x;
+  static __device__ __forceinline__ void scales(uint32_t word, float (&out)[kRowsPerTile]) {
+    float of_byte[4];
+    decode_e4m3_word(word, of_byte);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[scale_row_of_byte(i)] = of_byte[i];
   }
 };
 
@@ -123,29 +184,35 @@ struct Decode<FormatId::kNvfp4>
 template <>
 struct Decode<FormatId::kMxfp4>
     : DecodeFp4<LaneShape<formats::mxfp4::kInfo.group, formats::mxfp4::kInfo.words_per_lane>> {
-  static __device__ __forceinline__ float scale(uint32_t word, int row) {
-    const uint32_t code = word >> (8 * scale_byte_of_row(row)) & 0xffu;
-    return __uint_as_float(code == 0xffu ? 0x7fc00000u : code << 23);
+  static __device__ __forceinline__ void scales(uint32_t word, float (&out)[kRowsPerTile]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t code = word >> (8 * i) & 0xffu;
+      out[scale_row_of_byte(i)] = __uint_as_float(code == 0xffu ? 0x7fc00000u : code << 23);
+    }
   }
 };
 
 template <>
 struct Decode<FormatId::kFp8Block>
     : LaneShape<formats::fp8_block::kInfo.group, formats::fp8_block::kInfo.words_per_lane> {
+  static constexpr int kShift = 0;
+  static constexpr bool kHasScales = true;
+  template <bool kScaled>
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[4]) {
-    const float2 first = decode_e4m3_pair(word);
-    const float2 second = decode_e4m3_pair(word >> 8);
-    out[0] = first.x;
-    out[1] = first.y;
-    out[2] = second.x;
-    out[3] = second.y;
+    float of_byte[4];
+    decode_e4m3_word(word, of_byte);  // pair p: its even code in byte p, its odd one in byte p + 2
+    out[0] = of_byte[0], out[1] = of_byte[2], out[2] = of_byte[1], out[3] = of_byte[3];
   }
   static __device__ __forceinline__ uint32_t load_scale(const std::byte* scales, int block, int lane) {
     constexpr int kLanesPerScale = formats::fp8_block::kLanesPerScale;
     return load_weight_word(reinterpret_cast<const uint32_t*>(scales) + block * (kLanes / kLanesPerScale) +
                             lane / kLanesPerScale);
   }
-  static __device__ __forceinline__ float scale(uint32_t word, int) { return __uint_as_float(word); }
+  static __device__ __forceinline__ void scales(uint32_t word, float (&out)[kRowsPerTile]) {
+#pragma unroll
+    for (float& scale : out) scale = __uint_as_float(word);
+  }
 };
 
 }  // namespace ft::cuda

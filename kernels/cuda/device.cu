@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nvml.h"
 
 namespace ft::cuda {
@@ -62,6 +62,17 @@ cudaDeviceProp properties_of(int index) {
 }
 
 }  // namespace
+
+// All objects of this library are compiled for the same machines, so one kernel speaks for the others.
+bool programmatic_launch() {
+  static const bool supported = [] {
+    constexpr int kSinceVirtualArchitecture = 90;
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, loaded_kernel), "cannot read the attributes of a kernel");
+    return attributes.ptxVersion >= kSinceVirtualArchitecture;
+  }();
+  return supported;
+}
 
 void throw_cuda(cudaError_t code, std::string what, std::string action) {
   cudaGetLastError();
@@ -149,9 +160,13 @@ LinkState link_state(int index) {
   return {nvml.link_generation, nvml.link_width};
 }
 
-Stream::Stream() {
-  // Non-blocking: work on the default stream, if some library starts any, does not order ours.
-  check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cannot create a CUDA stream");
+Stream::Stream(StreamPriority priority) {
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cannot ask for the priorities of CUDA streams");
+  // Non-blocking: work on the default stream, if some library starts any, does not order ours. The usual priority is
+  // the highest one: without that there is nothing below it.
+  const int chosen = priority == StreamPriority::kLowest ? lowest : highest;
+  check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, chosen), "cannot create a CUDA stream");
 }
 
 Stream::~Stream() { cudaStreamDestroy(handle_); }

@@ -38,9 +38,11 @@ struct LinkState {
 };
 LinkState link_state(int index);
 
+enum class StreamPriority : uint8_t { kUsual, kLowest };
+
 class Stream {
  public:
-  Stream();
+  explicit Stream(StreamPriority priority = StreamPriority::kUsual);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

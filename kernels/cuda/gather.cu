@@ -57,10 +57,11 @@ __device__ void copy_units(const LayerWork& work, uint32_t first_copy, uint32_t 
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const LayerWork work, bool promotions, uint32_t units_per_blob, int repeat) {
-  const auto copies = static_cast<uint32_t>(work.copy_counts[promotions ? 1 : 0]);
+    gather_kernel(const LayerWork work, int kind, uint32_t units_per_blob, int repeat) {
+  const auto copies = static_cast<uint32_t>(work.copy_counts[kind]);
   if (copies == 0) return;
-  const auto first = promotions ? static_cast<uint32_t>(work.copy_counts[0]) : 0u;
+  uint32_t first = 0;
+  for (int i = 0; i < kind; ++i) first += static_cast<uint32_t>(work.copy_counts[i]);
   copy_units<false>(work, first, copies, units_per_blob);
   for (int i = 1; i < repeat; ++i) copy_units<true>(work, first, copies, units_per_blob);
 }
@@ -71,9 +72,15 @@ void gather(const GatherArgs& args, StreamHandle stream) {
   // 2^20 units: 4 GiB of one blob; times kMaxPlanExperts copies it is a 32-bit number of units.
   FT_CHECK(args.blob_bytes > 0 && args.blob_bytes % kUnitBytes == 0 && args.blob_bytes / kUnitBytes < 1 << 20);
   FT_CHECK(args.blocks >= 0 && args.repeat >= 1);
-  const int blocks = args.blocks > 0 ? args.blocks : kGatherBlocks;
+  FT_CHECK(!args.promotions || !args.prefetches);
+  const int usual = args.promotions ? kPromotionBlocks : args.prefetches ? kPrefetchBlocks : kGatherBlocks;
+  const int blocks = args.blocks > 0 ? args.blocks : usual;
   gather_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      args.work, args.promotions, static_cast<uint32_t>(args.blob_bytes / kUnitBytes), args.repeat);
+      args.work,
+      args.promotions   ? 1
+      : args.prefetches ? 2
+                        : 0,
+      static_cast<uint32_t>(args.blob_bytes / kUnitBytes), args.repeat);
   require_launched("gather");
 }
 

@@ -16,19 +16,23 @@ inline constexpr int kMaxPlanTokens = 64;
 inline constexpr int kMaxPlanTopK = 64;
 inline constexpr int kMaxPlanExperts = 4096;
 
-// Words of SlotTableView::clock. All zero at first, but for kLastUse: the largest used_at (the number of slots after a
-// restore). A restore, like SlotTable's, zeroes the others except kPosted, which counts over the engine's life.
-enum ClockWord : int { kLastUse, kPlanNumber, kStepNumber, kLastLayerPlusOne, kPosted, kClockWords };
+// Words of SlotTableView::clock, zero at first. A restore, like SlotTable's, sets kPlanNumber and zeroes the others
+// except kPosted, which counts over the engine's life.
+enum ClockWord : int { kPlanNumber, kStepNumber, kLastLayerPlusOne, kAside, kPosted, kClockWords };
 
 // In device memory; made by the owner, who copies a SlotTable's content in and out. With slots == 0 everything runs
-// from the bank and only `clock` is used.
+// from the bank and only `clock` is used. Members are SlotTable's; a stamp orders a slot among the victims.
 struct SlotTableView {
   int32_t layers = 0, experts = 0, slots = 0;
-  int32_t* slot_of_key = nullptr;  // [layer * experts + expert] -> slot or -1
-  int32_t* key_of_slot = nullptr;  // [slot] -> key or -1
-  uint64_t* used_at = nullptr;     // [slot]: larger is newer; all different. A restored content counts up from 1 by age
-  uint64_t* filled_in = nullptr;   // [slot]: number of the step that filled it
-  uint64_t* clock = nullptr;       // [kClockWords]
+  int32_t half_life_log2 = 0, max_distinct = 0;  // SlotPolicy
+  int32_t slot_bits = 0;                         // slot_bits(slots)
+  int32_t* slot_of_key = nullptr;                // [layer * experts + expert] -> slot or -1
+  int32_t* key_of_slot = nullptr;                // [slot] -> key or -1
+  uint64_t* priority_of_key = nullptr;           // [key]
+  uint64_t* stamp = nullptr;      // [slot]: victim_stamp(its key's priority, slot), or kHeldStamp until the step ends
+  uint64_t* filled_in = nullptr;  // [slot]: number of the step that filled it
+  uint64_t* prefetched_in = nullptr;  // [slot]: of the step whose prefetch filled it, if it was not used since; else 0
+  uint64_t* clock = nullptr;          // [kClockWords]
 };
 
 enum class Placement : int32_t {
@@ -49,16 +53,18 @@ struct GivenPlan {
   // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
 };
 
-// What plan() decided, in device memory. Items: hits first, then fetches. Fetches' and promotions' copies follow.
+// What plan() decided, in device memory. Items: hits first, then fetches, then hits whose prefetch may still be under
+// way; the experts' kernels take them from the end, so that the link starts at once.
 struct LayerWork {
   ExpertItem* items = nullptr;     // (max_distinct)
-  int32_t* item_bounds = nullptr;  // [3]: 0, end of hits, end of fetches
+  int32_t* item_bounds = nullptr;  // [4]: 0, end of hits, end of fetches, end of arriving hits
   int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts, then of pairs; ids < 0 have none
   uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
   // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions.
-  const std::byte** copy_source = nullptr;  // (2 * max_distinct)
+  // Then come prefetches, counts[2] of the next layer's blobs.
+  const std::byte** copy_source = nullptr;  // (max_distinct + max_prefetches)
   std::byte** copy_target = nullptr;
-  int32_t* copy_counts = nullptr;  // [2]
+  int32_t* copy_counts = nullptr;  // [3]
   uint32_t* ticket = nullptr;      // [1]: mailbox number the layer waits for; 0: no CPU route
 };
 
@@ -66,8 +72,9 @@ struct LayerWork {
 // only, as the host device's do.
 struct StepCounters {
   uint64_t hits, fetched, cpu, promoted;
-  uint64_t misses_histogram[257];  // layers with so many misses; the last entry: that many or more
-  uint64_t wait_nanoseconds;       // in wait_for_cpu
+  uint64_t predicted, prefetched, useful;  // as EngineCounters has them
+  uint64_t misses_histogram[257];          // layers with so many misses; the last entry: that many or more
+  uint64_t wait_nanoseconds;               // in wait_for_cpu
 };
 
 // Pinned memory, one per engine. Who writes what: the device `posted`, `layer`, `tokens`, the ids and x rows (then
@@ -102,6 +109,15 @@ struct PlanArgs {
   const int32_t* ids = nullptr;              // (tokens, top_k): below experts; -1 only trails
   const int32_t* fetch_of_misses = nullptr;  // (max_distinct + 1)
   int max_promotions = 0;
+  // What the next layer is expected to use: (tokens, predicted_ranks), best first; -1 only trails. kTable only.
+  const int32_t* predicted = nullptr;
+  int predicted_ranks = 0;               // at most kMaxPlanTopK
+  int max_prefetches = 0;                // 0: no look-ahead
+  const std::byte* next_bank = nullptr;  // as `bank`, of the next layer
+  int64_t next_blob_bytes = 0;
+  // Fetched items point into the bank and name their slot as copy_to: who computes them copies them (ExpertItem).
+  // Otherwise they point at their slots, which somebody fills first.
+  bool items_fetch = false;
   const std::byte* bank = nullptr;  // the layer's first blob, as the device sees it; expert e at + e * blob_bytes
   int64_t blob_bytes = 0;
   std::byte* slots = nullptr;
@@ -117,29 +133,56 @@ struct PlanArgs {
 // comes before the search for victims, so that the CPU starts first.
 void plan_layer(const PlanArgs& args, StreamHandle stream);
 
-// SM zero-copy: copies of `work` from mapped host memory into slots. promotions: false the fetches, true the
-// promotions. `repeat` (tests, --link-slowdown) reads each blob so many times. A source must not change during the
-// launch.
+// The router of one layer.
+struct RouteArgs {
+  const float* x = nullptr;  // (tokens, x_stride) residual rows of hidden
+  int64_t x_stride = 0;
+  const float* norm_w = nullptr;  // (hidden)
+  float norm_eps = 0;
+  PackedMatrix router;          // (experts, hidden)
+  uint32_t* words = nullptr;    // (tokens) packed rows of hidden: what router and experts multiply
+  float* logits = nullptr;      // (tokens, experts)
+  uint32_t* arrived = nullptr;  // [1] zero between launches
+  RouterArgs top;               // tokens, k, renormalize, forced and what is written
+};
+// rmsnorm_pack, matvec and router_top_k with their bits, in three launches.
+void route(const RouteArgs& args, StreamHandle stream);
+// route and plan_layer; one launch where the router is bf16 and tokens <= 8, experts <= 1024 and k <= 16. REQUIRES
+// plan.ids == top.ids, plan.x == words.
+void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
+
+// SM zero-copy: copies of `work` from mapped host memory into slots: fetches unless `promotions` or `prefetches`.
+// `repeat` (tests, --link-slowdown) reads each blob so many times. A source must not change during the launch.
 struct GatherArgs {
   LayerWork work;
   bool promotions = false;
-  int64_t blob_bytes = 0;  // multiple of 4096
-  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks
+  int64_t blob_bytes = 0;                       // multiple of 4096
+  int blocks = 0;  // thread blocks that copy; 0: kGatherBlocks, k{Promotion,Prefetch}Blocks
   int repeat = 1;
+  bool prefetches = false;  // not with promotions
 };
 inline constexpr int kGatherBlocks = 64;
+inline constexpr int kPrefetchBlocks = 16;  // fills the link while small kernels run beside it
+inline constexpr int kPromotionBlocks = 8;  // 128 KiB of reads under way: the link's latency times its rate, no more
 void gather(const GatherArgs& args, StreamHandle stream);
 
-// One block that spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
+// Spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
 // in `failed` and goes on: the step is an error, the device is not stuck).
 struct WaitArgs {
   CpuMailbox* box = nullptr;
-  const uint32_t* ticket = nullptr;
+  const uint32_t* ticket = nullptr;  // 0 in it: nothing to wait for
   int layer = 0;
   uint64_t timeout_ns = 0;
   StepCounters* counters = nullptr;
 };
 void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
+
+// The CPU's answer and the end of a layer in one launch: waits as wait_for_cpu, then merge.out = add(merge.out,
+// merged).
+void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle stream);
+
+// Nothing, but after everything before it, joined streams included: what follows may overlap it alone.
+void gather_point(StreamHandle stream);
 
 // Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which
 // it also stores in *step_number (device memory, 0 at first). Skips 0.

@@ -51,14 +51,29 @@ struct PackArgs {
 };
 void pack_activations(const PackArgs& args, StreamHandle stream);
 
-// y = W x, then + bias where there is one (as kernels/ops/rows.h add: one more rounding).
-struct MatvecArgs {
+// Products of one input with up to three matrices of the same cols, in one launch. With x the kernel packs its input
+// itself, normalised when there is norm_w, and the bits are those of rmsnorm_pack or pack_activations before it.
+struct MatvecInput {                // words, or x
+  const uint32_t* words = nullptr;  // (tokens) packed rows of cols
+  const float* x = nullptr;         // (tokens) fp32 rows, x_stride apart
+  int64_t x_stride = 0;
+  const float* norm_w = nullptr;  // (cols), with x: rmsnorm (kernels/ops/rows.h) before packing; null: none
+  float norm_eps = 0;
+  uint32_t* scratch = nullptr;  // (tokens) packed rows, REQUIRED with x: written when packing is a launch of its own
+};
+struct MatvecOutput {
   PackedMatrix w;               // data on the device
-  const uint32_t* x = nullptr;  // (tokens) packed rows of w.layout.cols
-  int64_t tokens = 0;
-  const float* bias = nullptr;  // (rows) or null
-  float* y = nullptr;           // (tokens, y_stride)
+  const float* bias = nullptr;  // (rows) or null: product + bias, one more rounding (as kernels/ops/rows.h add)
+  float* y = nullptr;           // (tokens, y_stride); not input.x
   int64_t y_stride = 0;
+  bool add = false;  // y = add(y, product [+ bias]), one more rounding
+};
+inline constexpr int kMaxMatvecOutputs = 3;
+struct MatvecArgs {
+  MatvecInput input;
+  int64_t tokens = 0;
+  MatvecOutput outputs[kMaxMatvecOutputs];
+  int output_count = 0;
 };
 void matvec(const MatvecArgs& args, StreamHandle stream);
 
@@ -106,6 +121,23 @@ struct AttentionArgs {
 };
 void attention(const AttentionArgs& args, StreamHandle stream);
 
+// attention_prepare and attention of a decode step, with the context spread over the whole device. One launch for heads
+// of 64, 128 or 256 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the context is
+// spread follows the positions in device memory, so one captured launch serves every context.
+// REQUIRES tokens <= kMaxDecodeTokens, all of different sequences. prepare.q may be changed, and is not `out`.
+inline constexpr int kMaxDecodeTokens = 64;
+struct AttentionDecodeArgs {
+  AttentionPrepareArgs prepare;
+  float scale = 0;
+  int64_t window = 0;    // 0: all
+  float* out = nullptr;  // (tokens, out_stride)
+  int64_t out_stride = 0;
+  std::byte* scratch = nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
+};
+// For up to `tokens` tokens and kv.positions up to `positions`: a launch with fewer may use the same scratch.
+int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);
+void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream);
+
 struct PairwiseArgs {  // silu_mul: y = silu(a) * b; add: y = a + b
   const float* a = nullptr;
   const float* b = nullptr;
@@ -146,9 +178,12 @@ struct RouterArgs {
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 
 // Experts of one layer. An item is one expert's weights and the pairs (token * top_k + slot) that go through it.
+// `copy_to`: `blob` is in mapped host memory; the kernels read each of its bytes once over the link, use it, and store
+// it at copy_to, gate_up the gate and up matrices, down the rest up to layout.bytes. With no pairs it is only copied.
 struct ExpertItem {
   const std::byte* blob = nullptr;
-  int32_t pair_begin = 0;  // into ExpertArgs::pairs
+  std::byte* copy_to = nullptr;  // layout.bytes of device memory, or null
+  int32_t pair_begin = 0;        // into ExpertArgs::pairs
   int32_t pair_count = 0;
 };
 struct ExpertArgs {
@@ -167,6 +202,17 @@ struct ExpertArgs {
 };
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
 void expert_down(const ExpertArgs& args, StreamHandle stream);
+
+// expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through
+// one of the items. `out` of the ExpertArgs is REQUIRED: the rows of pairs pass through it when a step has many.
+struct ExpertMerge {
+  const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
+  const float* weights = nullptr;  // (tokens, top_k)
+  int64_t tokens = 0;
+  float* residual = nullptr;  // (tokens, residual_stride)
+  int64_t residual_stride = 0;
+};
+void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream);
 
 // merge of kernels/ops/rows.h: pairs of a token in slot order. Pair p's row is host_rows' when from_host[p] is not 0
 // (pinned memory, read past the caches), else rows'. ids[p] < 0: no expert; such pairs only trail.

@@ -70,6 +70,8 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
   __shared__ float total;
   __shared__ int32_t chosen[kMaxTopK];
   __shared__ float weights[kMaxTopK];
+  let_next_start();
+  wait_for_previous();
   const int64_t token = blockIdx.x;
   const auto experts = static_cast<int>(args.experts);
   const float* logits = args.logits + token * args.logits_stride;
@@ -113,8 +115,7 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
 void router_top_k(const RouterArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.k == 0) return;
   FT_CHECK(args.experts <= kMaxRoutedExperts && args.k <= args.experts && args.k <= kMaxTopK);
-  router_kernel<<<static_cast<unsigned>(args.tokens), kThreads, 0, stream>>>(args);
-  require_launched("router_top_k");
+  launch(router_kernel, static_cast<unsigned>(args.tokens), kThreads, 0, stream, args);
 }
 
 }  // namespace ft::cuda

@@ -1,6 +1,7 @@
 // Row operations: kernels/ops/rows.h and the packing of kernels/ops/activations.h.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 
@@ -8,8 +9,6 @@ namespace ft::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// A norm's sums are taken from shared memory, a piece of the row at a time: 16 KiB.
-constexpr int kPiece = 4096;
 
 // A grid over `cols` elements of `tokens` rows, a thread an element.
 dim3 elements_grid(int64_t cols, int64_t tokens) {
@@ -26,14 +25,6 @@ __global__ void embed_kernel(const EmbedArgs args) {
   args.out[token * args.out_stride + i] = low_bf16(value.bits);
 }
 
-// The words of one row: those past cols are zero. value(k) is element k.
-template <class Value>
-__device__ __forceinline__ uint32_t pack_pair(int64_t k, int64_t cols, Value&& value) {
-  const uint32_t even = k < cols ? activation_bits(value(k)) : 0u;
-  const uint32_t odd = k + 1 < cols ? activation_bits(value(k + 1)) : 0u;
-  return even | odd << 16;
-}
-
 __global__ void pack_kernel(const PackArgs args, int64_t words) {
   const int64_t i = element();
   if (i >= words) return;
@@ -42,36 +33,15 @@ __global__ void pack_kernel(const PackArgs args, int64_t words) {
   args.words[token * words + activation_word(2 * i)] = pack_pair(2 * i, args.cols, [&](int64_t k) { return x[k]; });
 }
 
-// The canonical sum of squares of a row: lane i mod 16 in increasing i. The first half warp of the block adds, from
-// shared memory that all threads fill; its lane 0 gets the sum.
-__device__ float sum_of_squares(const float* x, int64_t cols, float* piece) {
-  float lane_sum = 0.0f;
-  for (int64_t begin = 0; begin < cols; begin += kPiece) {
-    const int count = cols - begin < kPiece ? static_cast<int>(cols - begin) : kPiece;
-    for (int i = threadIdx.x; i < count; i += kThreads) piece[i] = x[begin + i];
-    __syncthreads();
-    if (threadIdx.x < kLanes) {
-#pragma unroll 16
-      for (int i = threadIdx.x; i < count; i += kLanes) lane_sum = f32::fma(piece[i], piece[i], lane_sum);
-    }
-    __syncthreads();
-  }
-  return threadIdx.x < kWarp ? f32::tree_sum(lane_sum) : 0.0f;
-}
-
 // A block is a row. A thread handles pairs of elements in both passes' last step, so y may be x.
 __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
-  __shared__ float piece[kPiece];
+  __shared__ float stage[kNormStageFloats];
   __shared__ float scale;
   const int64_t token = blockIdx.x;
-  const float* x = args.x + token * args.x_stride;
-  const float sum = sum_of_squares(x, args.cols, piece);
-  if (threadIdx.x == 0) {
-    const float mean = f32::div(sum, static_cast<float>(args.cols));
-    scale = f32::div(1.0f, f32::sqrt(f32::add(mean, args.eps)));
-  }
-  __syncthreads();
+  const NormPackSource source{args.x, args.x_stride, args.cols, args.w, args.eps};
+  norm_scales(source, token, 1, static_cast<int>(threadIdx.x), kThreads, stage, &scale);
   const float r = scale;
+  const float* x = args.x + token * args.x_stride;
   float* y = args.y == nullptr ? nullptr : args.y + token * args.y_stride;
   for (int64_t i = threadIdx.x; i < words; i += kThreads) {
     const uint32_t pair = pack_pair(2 * i, args.cols, [&](int64_t k) {

@@ -1,21 +1,27 @@
 // The query heads of one token that read one key/value head (one head, or a group of grouped-query attention), against
 // the cached keys and values of its sequence.
 //
-// Keys and values are bf16 rows. The visible positions are walked in chunks of kAttentionChunk that start at multiples
-// of it, so arithmetic depends on positions only: not on threads, batch, or how many heads are given together.
-// Per head, from m = -inf, sum = +0, out = +0:
+// Keys and values are bf16 rows. The context is cut into splits of kAttentionSplit positions that start at multiples of
+// it, so arithmetic depends on positions only: not on threads, batch, or how many heads are given together. A split can
+// be computed anywhere; how splits are joined is a fixed tree, so a device may join any aligned 2, 4, 8 or 16 of them
+// where they were computed. Per head, over the visible positions t of a split:
 //   lane[l] = +0, l < 16; for each block of 32 dimensions b, in order, with d = 32 b + 2 l:
 //     lane[l] = fma(q[d+1], k[t][d+1], lane[l]); lane[l] = fma(q[d], k[t][d], lane[l])      (as vdpbf16ps)
 //   score[t] = tree(lane) * scale                                    (the tree of kernels/ops/rows.h)
-//   per chunk: m' = max(m, largest score); c = exp(m - m'); e[t] = exp(score[t] - m'); m = m'
-//     sum = fma(sum, c, s), s = the sum of e over lanes t mod 16, as in kernels/ops/rows.h
-//     out[d] = out[d] * c, then out[d] = fma(e[t], v[t][d], out[d]) in order of t
-//   at the end out[d] = out[d] / sum; with no visible position out is +0
+//   m = the largest score; e[t] = exp(score[t] - m)
+//   sum = the sum of e over lanes t mod 16, as in kernels/ops/rows.h
+//   out[d] = +0, then out[d] = fma(e[t], v[t][d], out[d]) in order of t
+// join(a, b), a before b: m = max(a.m, b.m); wa = exp(a.m - m); wb = exp(b.m - m);
+//   sum = fma(b.sum, wb, a.sum * wa); out[d] = fma(b.out[d], wb, a.out[d] * wa)
+// A group is kAttentionGroup splits that start at a multiple of it. In a group: the binary tree over the split's place,
+// neighbours 2i and 2i + 1 first; where one side has no visible position the other is the result as it is. Groups are
+// joined in order: r = the first one, then r = join(r, group). At the end out[d] = out[d] / sum; with no visible
+// position out is +0.
 // exp is kernels/ops/exp.h. Dimensions past head_dim, up to whole blocks, count as +0. Every fp32 operation flushes
-// denormal inputs and results; the kernel sets that mode itself. A score that is NaN or +inf, or a first chunk without
-// a score above -inf, makes the whole head NaN. NaN matches NaN, its sign and payload are not promised.
+// denormal inputs and results; the kernel sets that mode itself. A score that is NaN or +inf, or a split without a
+// score above -inf, makes the whole head NaN. NaN matches NaN, its sign and payload are not promised.
 //
-// Positions outside [begin, length) are never read. No allocation; the stack use is below 100 KiB. Any thread may call.
+// Positions outside [begin, length) are never read. No allocation; the stack use is below 160 KiB. Any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +30,8 @@
 
 namespace ft {
 
-inline constexpr int64_t kAttentionChunk = 64;
+inline constexpr int64_t kAttentionSplit = 64;  // positions
+inline constexpr int64_t kAttentionGroup = 16;  // splits
 inline constexpr int64_t kMaxHeadDim = 512;
 
 struct AttentionArgs {

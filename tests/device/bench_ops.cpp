@@ -1,10 +1,13 @@
 // Times of the product kernels with cold weights: each launch reads other weights than the ones before it, taken in
 // turn from more than twice the L2 cache, in one captured graph (so launches cost what they cost in a step). Next to
-// them, a copy on the device in the same run: its bytes are read and written, so it counts twice.
+// them, in the same run: a plain read and a copy (its bytes are read and written, so it counts twice), and for experts
+// that are fetched, the gather kernel. GB/s of weights and scales, and their share of the plain read.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 
+#include "kernels/cuda/memory_read.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 #include "tests/device/lists.h"
@@ -34,21 +37,19 @@ double replay_seconds(Context& context, const std::function<void()>& record) {
   return seconds[seconds.size() / 2];
 }
 
-double bench_copy(Context& context) {
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  const cuda::DeviceBuffer from(kBytes), to(kBytes);
-  const double seconds =
-      replay_seconds(context, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, context.stream.handle()); });
-  const double rate = 2.0 * static_cast<double>(kBytes) / seconds * 1e-9;
-  std::printf("%-34s %31s %9.0f GB/s read and written\n", "copy on the device, 1 GiB", "", rate);
-  return rate;
-}
+double rate(int64_t bytes, double seconds) { return static_cast<double>(bytes) / seconds * 1e-9; }
 
-void print(const std::string& name, double seconds, int64_t bytes, double copy_rate) {
-  const double rate = static_cast<double>(bytes) / seconds * 1e-9;
-  std::printf("%-44s %9.2f us %9.2f MB %9.0f GB/s  %.2f of copy\n", name.c_str(), seconds * 1e6,
-              static_cast<double>(bytes) * 1e-6, rate, rate / copy_rate);
-  std::fflush(stdout);
+// Prints the ceilings; returns that of reading.
+double bench_ceilings(Context& context) {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const cuda::DeviceBuffer from(kBytes), to(kBytes), sink(16);
+  const auto stream = context.stream.handle();
+  const double copy = replay_seconds(context, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, stream); });
+  const double read =
+      replay_seconds(context, [&] { cuda::read_memory(from.data(), kBytes, sink.as<uint32_t>(), stream); });
+  std::printf("read 1 GiB: %.0f GB/s; copy 1 GiB, read and written: %.0f GB/s\n", rate(kBytes, read),
+              2 * rate(kBytes, copy));
+  return rate(kBytes, read);
 }
 
 // `to` holds `block` a whole number of times.
@@ -59,120 +60,227 @@ void repeat_on_device(Context& context, const HostArray<std::byte>& block, const
   }
 }
 
-constexpr int kItems = 8;
+struct ExpertShape {
+  int items;
+  int64_t hidden, intermediate;
+};
 
-// Eight experts, `tokens` pairs each, of `sets` sets one after the other.
+enum class Down { kNone, kRows, kMerge };
+
+// `items` experts, `tokens` pairs each, of `sets` sets one after the other.
 struct ExpertBench {
-  ExpertBench(Context& context, const FormatInfo& format, int64_t hidden, int64_t intermediate, int tokens)
-      : layout(expert_layout(format.id, hidden, intermediate)),
-        sets(std::max<int64_t>(2, kColdBytes / (kItems * layout.bytes))),
-        blobs(sets * kItems * layout.bytes),
-        x(context, int64_t{tokens} * activation_words(hidden)),
-        activated(int64_t{tokens} * kItems * activation_words(intermediate) * 4),
-        out(int64_t{tokens} * kItems * hidden * 4),
-        items(context, items_of(tokens)),
-        bounds(context, std::vector<int32_t>{0, kItems}),
-        pairs(context, pairs_of(tokens)) {
+  ExpertBench(Context& context, const FormatInfo& format, const ExpertShape& shape, int tokens)
+      : count(shape.items),
+        layout(expert_layout(format.id, shape.hidden, shape.intermediate)),
+        sets(std::max<int64_t>(2, kColdBytes / (count * layout.bytes))),
+        blobs(sets * count * layout.bytes),
+        x(context, int64_t{tokens} * activation_words(shape.hidden)),
+        activated(int64_t{tokens} * count * activation_words(shape.intermediate) * 4),
+        out(int64_t{tokens} * count * shape.hidden * 4),
+        residual(int64_t{tokens} * shape.hidden * 4),
+        items(context, sets * count),
+        bounds(context, std::vector<int32_t>{0, count}),
+        pairs(context, pairs_of(tokens)),
+        ids(context, std::vector<int32_t>(static_cast<size_t>(tokens * count), 0)),
+        weights(tokens * count * 4) {
     Random random(1);
     HostArray<std::byte> blob(layout.bytes);
     fill_expert(layout, Weights::kOrdinary, random, blob.data());
     repeat_on_device(context, blob, blobs);
-    x.write(random_rows(context, tokens, hidden, Activations::kNormal, random));
-    cuda::fill_zero(activated.data(), activated.bytes(), context.stream.handle());
+    x.write(random_rows(context, tokens, shape.hidden, Activations::kNormal, random));
+    for (const cuda::DeviceBuffer* buffer : {&activated, &residual, &weights}) {
+      cuda::fill_zero(buffer->data(), buffer->bytes(), context.stream.handle());
+    }
     args.layout = layout;
     args.item_begin = bounds.data(), args.item_end = bounds.data() + 1;
-    args.max_items = kItems;
+    args.max_items = count;
     args.max_item_pairs = tokens;
     args.pairs = pairs.data();
-    args.top_k = kItems;
+    args.top_k = count;
     args.x = x.data();
     args.activated = activated.as<uint32_t>();
     args.out = out.as<float>();
-    args.out_stride = hidden;
+    args.out_stride = shape.hidden;
+    merge = {ids.data(), weights.as<float>(), tokens, residual.as<float>(), shape.hidden};
+    fetch(0, nullptr);
   }
-  std::vector<cuda::ExpertItem> items_of(int tokens) const {
-    std::vector<cuda::ExpertItem> result;
-    for (int64_t i = 0; i < sets * kItems; ++i) {
-      result.push_back({blobs.data() + i * layout.bytes, static_cast<int32_t>(i % kItems * tokens), tokens});
+  // From now on the last `fetched` items of each set come from `bank`, which holds as many blobs as all sets fetch.
+  void fetch(int fetched, const std::byte* bank) {
+    HostArray<cuda::ExpertItem> list(sets * count);
+    const auto tokens = static_cast<int32_t>(merge.tokens);
+    for (int64_t i = 0; i < list.size(); ++i) {
+      const auto place = static_cast<int32_t>(i % count);
+      std::byte* slot = blobs.data() + i * layout.bytes;
+      list[i] = {slot, nullptr, place * tokens, tokens};
+      if (place < count - fetched) continue;
+      list[i].blob = bank + (i / count * fetched + place - (count - fetched)) * layout.bytes;
+      list[i].copy_to = slot;
     }
-    return result;
+    items.write(list);
   }
-  static std::vector<int32_t> pairs_of(int tokens) {
+  std::vector<int32_t> pairs_of(int tokens) const {
     std::vector<int32_t> result;
-    for (int item = 0; item < kItems; ++item) {
-      for (int t = 0; t < tokens; ++t) result.push_back(t * kItems + item);
+    for (int item = 0; item < count; ++item) {
+      for (int t = 0; t < tokens; ++t) result.push_back(t * count + item);
     }
     return result;
   }
-  double seconds(Context& context, bool gate_up, bool down) {
+  double seconds(Context& context, bool gate_up, Down down) {
     const double all = replay_seconds(context, [&] {
       for (int64_t set = 0; set < sets; ++set) {
-        args.items = items.data() + set * kItems;
+        args.items = items.data() + set * count;
         if (gate_up) cuda::expert_gate_up(args, context.stream.handle());
-        if (down) cuda::expert_down(args, context.stream.handle());
+        if (down == Down::kRows) cuda::expert_down(args, context.stream.handle());
+        if (down == Down::kMerge) cuda::expert_down_merge(args, merge, context.stream.handle());
       }
     });
     return all / static_cast<double>(sets);
   }
 
+  int count;
   ExpertLayout layout;
   int64_t sets;
   cuda::DeviceBuffer blobs;
   DeviceArray<uint32_t> x;
-  cuda::DeviceBuffer activated, out;
+  cuda::DeviceBuffer activated, out, residual;
   DeviceArray<cuda::ExpertItem> items;
-  DeviceArray<int32_t> bounds, pairs;
+  DeviceArray<int32_t> bounds, pairs, ids;
+  cuda::DeviceBuffer weights;
   cuda::ExpertArgs args;
+  cuda::ExpertMerge merge;
 };
 
-void bench_experts(Context& context, double copy_rate) {
-  constexpr int64_t kShapes[][2] = {{2048, 768}, {2560, 640}, {4096, 2048}};
-  for (const auto& shape : kShapes) {
+constexpr ExpertShape kExpertShapes[] = {{8, 2048, 768}, {10, 2560, 640}, {6, 4096, 2048}};
+
+std::string name_of(const FormatInfo& format, const ExpertShape& shape) {
+  return std::to_string(shape.items) + " experts " + std::to_string(shape.hidden) + "x" +
+         std::to_string(shape.intermediate) + " " + std::string(format.name);
+}
+
+void bench_experts(Context& context, double read_rate) {
+  std::printf(
+      "\n%-32s gate, up, down+merge: us  GB/s  of read | gate, up   down   down+merge  (GB/s) | 4 tokens  8 tokens\n",
+      "cold experts");
+  for (const ExpertShape& shape : kExpertShapes) {
     for (const FormatInfo& format : all_formats()) {
-      for (const int tokens : {1, 2, 4, 8}) {
-        ExpertBench bench(context, format, shape[0], shape[1], tokens);
-        const std::string name = "8 experts " + std::string(format.name) + " " + std::to_string(shape[0]) + "x" +
-                                 std::to_string(shape[1]) + " batch " + std::to_string(tokens);
-        print(name, bench.seconds(context, true, true), kItems * bench.layout.payload_bytes, copy_rate);
-        if (tokens > 1) continue;
-        print("  gate and up", bench.seconds(context, true, false), kItems * 2 * bench.layout.gate.bytes, copy_rate);
-        print("  down", bench.seconds(context, false, true), kItems * bench.layout.down.bytes, copy_rate);
+      std::string more;
+      for (const int tokens : {4, 8}) {
+        ExpertBench bench(context, format, shape, tokens);
+        const double seconds = bench.seconds(context, true, Down::kMerge);
+        char text[64];
+        std::snprintf(text, sizeof text, " %9.0f", rate(shape.items * bench.layout.payload_bytes, seconds));
+        more += text;
+      }
+      ExpertBench bench(context, format, shape, 1);
+      const double all = bench.seconds(context, true, Down::kMerge);
+      const int64_t bytes = shape.items * bench.layout.payload_bytes, down = shape.items * bench.layout.down.bytes;
+      std::printf("%-32s %22.2f %5.0f  %5.2f | %9.0f %8.0f %9.0f         |%s\n", name_of(format, shape).c_str(),
+                  all * 1e6, rate(bytes, all), rate(bytes, all) / read_rate,
+                  rate(2 * shape.items * bench.layout.gate.bytes, bench.seconds(context, true, Down::kNone)),
+                  rate(down, bench.seconds(context, false, Down::kRows)),
+                  rate(down, bench.seconds(context, false, Down::kMerge)), more.c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
+// The same with some items fetched, next to the gather kernel with the same bytes.
+void bench_fetches(Context& context) {
+  std::printf("\n%-32s %8s %20s %20s %16s\n", "fetched experts, GB/s over link", "fetched", "gate, up, down+merge",
+              "gather", "no fetch, us");
+  for (const ExpertShape& shape : kExpertShapes) {
+    for (const FormatId id : {FormatId::kBf16, FormatId::kNvfp4}) {
+      ExpertBench bench(context, format_info(id), shape, 1);
+      bench.sets = std::min<int64_t>(bench.sets, 6);
+      const int64_t bytes = bench.layout.bytes;
+      const cuda::PinnedBuffer bank(bench.sets * shape.items * bytes);
+      const double no_fetch = bench.seconds(context, true, Down::kMerge);
+      for (const int fetched : {1, 2, 4, shape.items}) {
+        bench.fetch(fetched, bank.device());
+        const double seconds = bench.seconds(context, true, Down::kMerge);
+        std::vector<const std::byte*> from;
+        std::vector<std::byte*> to;
+        for (int64_t i = 0; i < bench.sets * fetched; ++i) {
+          from.push_back(bank.device() + i * bytes);
+          to.push_back(bench.blobs.data() + i * bytes);
+        }
+        const DeviceArray<const std::byte*> sources(context, from);
+        const DeviceArray<std::byte*> targets(context, to);
+        const DeviceArray<int32_t> counts(context, std::vector<int32_t>{fetched, 0});
+        cuda::GatherArgs gather;
+        gather.blob_bytes = bytes;
+        gather.work.copy_counts = counts.data();
+        const double gathered = replay_seconds(context, [&] {
+          for (int64_t set = 0; set < bench.sets; ++set) {
+            gather.work.copy_source = sources.data() + set * fetched;
+            gather.work.copy_target = targets.data() + set * fetched;
+            cuda::gather(gather, context.stream.handle());
+          }
+        });
+        std::printf("%-32s %8d %9.2f us %6.1f %11.2f us %6.1f %13.2f\n", name_of(format_info(id), shape).c_str(),
+                    fetched, seconds * 1e6, rate(fetched * bytes, seconds),
+                    gathered / static_cast<double>(bench.sets) * 1e6, rate(fetched * bytes * bench.sets, gathered),
+                    no_fetch * 1e6);
+        std::fflush(stdout);
       }
     }
   }
 }
 
-void bench_matvec(Context& context, double copy_rate, const FormatInfo& format, int64_t rows, int64_t cols,
-                  int64_t tokens) {
-  const PackedLayout layout = format.layout(rows, cols);
+// Seconds of one product; normed: its input is packed and normed by the launch.
+double matvec_seconds(Context& context, const PackedLayout& layout, int64_t tokens, bool normed) {
   const int64_t copies = std::max<int64_t>(2, kColdBytes / layout.bytes);
   Random random(1);
   HostArray<std::byte> w(layout.bytes);
   fill_matrix(layout, Weights::kOrdinary, random, w.data());
   const cuda::DeviceBuffer matrices(copies * layout.bytes);
   repeat_on_device(context, w, matrices);
-  const DeviceArray<uint32_t> x(context, random_rows(context, tokens, cols, Activations::kNormal, random));
-  const cuda::DeviceBuffer y(tokens * rows * 4);
+  const DeviceArray<uint32_t> words(context, random_rows(context, tokens, layout.cols, Activations::kNormal, random));
+  const DeviceArray<float> x(context, random_floats(random, test::Values::kNormal, tokens * layout.cols));
+  DeviceArray<uint32_t> scratch(context, words.size());
+  const cuda::DeviceBuffer y(tokens * layout.rows * 4);
   cuda::MatvecArgs args;
-  args.x = x.data();
   args.tokens = tokens;
-  args.y = y.as<float>();
-  args.y_stride = rows;
+  args.output_count = 1;
+  if (normed) {
+    args.input = {nullptr, x.data(), layout.cols, x.data(), 1e-6f, scratch.data()};
+  } else {
+    args.input.words = words.data();
+  }
   // At most 512 launches: a small matrix would make a graph of thousands.
   const int64_t launches = std::min<int64_t>(copies, 512);
   const double seconds = replay_seconds(context, [&] {
     for (int64_t i = 0; i < launches; ++i) {
-      args.w = {layout, matrices.data() + i * layout.bytes, 1.0f};
+      args.outputs[0] = {
+          {layout, matrices.data() + i * layout.bytes, 1.0f}, nullptr, y.as<float>(), layout.rows, false};
       cuda::matvec(args, context.stream.handle());
     }
   });
-  print("matvec " + std::string(format.name) + " " + std::to_string(rows) + "x" + std::to_string(cols) + " batch " +
-            std::to_string(tokens),
-        seconds / static_cast<double>(launches), layout.bytes, copy_rate);
+  return seconds / static_cast<double>(launches);
+}
+
+void bench_matvec(Context& context, double read_rate) {
+  constexpr int64_t kShapes[][2] = {{5120, 2048}, {2048, 4096}, {512, 2048}, {128, 2048}, {151936, 2048}};
+  std::printf("\n%-32s       us   GB/s of read | normed: us   GB/s | 4 tokens: us   GB/s | 8 tokens: us   GB/s\n",
+              "cold matvec");
+  for (const auto& shape : kShapes) {
+    for (const FormatInfo& format : all_formats()) {
+      if (format.id != FormatId::kBf16 && shape[0] != 5120) continue;
+      const PackedLayout layout = format.layout(shape[0], shape[1]);
+      const std::string name = std::to_string(shape[0]) + "x" + std::to_string(shape[1]) + " ";
+      const double one = matvec_seconds(context, layout, 1, false), normed = matvec_seconds(context, layout, 1, true);
+      const double four = matvec_seconds(context, layout, 4, false), eight = matvec_seconds(context, layout, 8, false);
+      std::printf("%-32s %8.2f %6.0f    %.2f |   %8.2f %6.0f |     %8.2f %6.0f |     %8.2f %6.0f\n",
+                  (name + std::string(format.name)).c_str(), one * 1e6, rate(layout.bytes, one),
+                  rate(layout.bytes, one) / read_rate, normed * 1e6, rate(layout.bytes, normed), four * 1e6,
+                  rate(layout.bytes, four), eight * 1e6, rate(layout.bytes, eight));
+      std::fflush(stdout);
+    }
+  }
 }
 
 // One step's attention: a token against `length` positions, 32 query heads of 4 key heads of 128.
-void bench_attention(Context& context, int64_t length, double copy_rate) {
+void bench_attention(Context& context, int64_t length) {
   constexpr int kHeads = 32, kKvHeads = 4;
   constexpr int64_t kDim = 128;
   const int64_t stride = 2 * kKvHeads * kDim;
@@ -193,22 +301,18 @@ void bench_attention(Context& context, int64_t length, double copy_rate) {
   const double seconds = replay_seconds(context, [&] {
     for (int i = 0; i < kLaunches; ++i) cuda::attention(args, context.stream.handle());
   });
-  print("attention 32/4 heads of 128, length " + std::to_string(length) + ", warm", seconds / kLaunches, cache.bytes(),
-        copy_rate);
+  std::printf("attention 32/4 heads of 128, length %lld, warm: %.2f us\n", static_cast<long long>(length),
+              seconds / kLaunches * 1e6);
 }
 
 }  // namespace
 
 void bench_ops(Context& context) {
-  const double copy_rate = bench_copy(context);
-  bench_experts(context, copy_rate);
-  const FormatInfo& bf16_format = format_info(FormatId::kBf16);
-  constexpr int64_t kShapes[][2] = {{4096, 2048}, {2048, 4096}, {512, 2048}, {128, 2048}, {151936, 2048}};
-  for (const auto& shape : kShapes) {
-    for (const int64_t tokens : {1, 8}) bench_matvec(context, copy_rate, bf16_format, shape[0], shape[1], tokens);
-  }
-  for (const FormatInfo& format : all_formats()) bench_matvec(context, copy_rate, format, 4096, 2048, 1);
-  for (const int64_t length : {64, 256, 1024, 4096}) bench_attention(context, length, copy_rate);
+  const double read_rate = bench_ceilings(context);
+  bench_matvec(context, read_rate);
+  bench_experts(context, read_rate);
+  bench_fetches(context);
+  for (const int64_t length : {64, 256, 1024, 4096}) bench_attention(context, length);
 }
 
 }  // namespace ft::device_test

@@ -1,4 +1,4 @@
-// device_test_engine [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
+// device_test_engine [--bench] [strategies] [nowait] [history] [batch] [chunks] [probes] [golden] [heldout]
 //
 // The engine on a CUDA device. Checked against: the host device, whose logits must be the same bits (one hash over
 // strategies, cache sizes, cache history, batch, chunks and the no-wait mode); Hugging Face transformers' float32
@@ -6,6 +6,7 @@
 // FT_TEST_DATA; more golden cases are run where FT_SHARED is.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,6 +14,7 @@
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "tests/device/engine_bench.h"
 #include "tests/device/harness.h"
 #include "tests/runtime/model_fixture.h"
 
@@ -162,7 +164,7 @@ void test_history(Context& context) {
       }
       const SlotTable::Content content = engine.cache_content();
       engine.restore_cache(content);
-      if (engine.cache_content().slots_by_age != content.slots_by_age) return "restored content differs";
+      if (engine.cache_content().priority_of_key != content.priority_of_key) return "restored content differs";
       return engine.counters().expert_hits > 0 ? "" : "no hit at all";
     });
   }
@@ -328,11 +330,62 @@ void test_heldout(Context& context) {
   }
 }
 
+// A forced trace with predictions: the logits of a run without look-ahead, and the counts of the host device.
+void test_look_ahead(Context& context) {
+  const LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
+  const ModelGeometry& geometry = model.family->geometry();
+  const auto vocab = static_cast<size_t>(geometry.vocab);
+  const auto trace = std::make_shared<RoutingTrace>(
+      synthetic_routing("mixed+lookahead:0.8/0.7", static_cast<int>(geometry.moe_layers.size()),
+                        geometry.expert.experts, geometry.expert.top_k, 64, 3));
+  const auto run = [&](const EngineConfig& config, const MemoryInputs& memory, EngineCounters& counters) {
+    Engine engine(model, config, memory);
+    engine.set_routing(trace);
+    std::vector<float> logits = decode_together(engine, {some_ids(9, geometry.vocab, 1)}, 40)[0];
+    counters = engine.counters();
+    return logits;
+  };
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+    for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLrfu}) {
+      for (const int slowdown : {1, 3}) {
+        EngineConfig config = on_device(model, strategy, geometry.total_experts() / 2);
+        config.weights.synthetic = true;
+        config.cache_policy = policy;
+        config.link_slowdown = slowdown;
+        const std::string name =
+            name_of(config) + " " + std::string(cache_policy_name(policy)) + " link " + std::to_string(slowdown);
+        guarded(context, "look-ahead", name, [&]() -> std::string {
+          EngineCounters off, on, host;
+          const std::vector<float> expected = run(config, kDevicePlenty, off);
+          config.look_ahead = LookAhead::kRouter;
+          config.max_prefetches_per_layer = 2;
+          const std::vector<float> got = run(config, kDevicePlenty, on);
+          EngineConfig on_host = config;
+          on_host.device = Device::kHost;
+          on_host.link_slowdown = 1;
+          run(on_host, kPlenty, host);
+          if (got.size() != expected.size() || got.size() % vocab != 0) return "numbers of logits differ";
+          if (std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) != 0) return "logits differ";
+          if (off.expert_prefetched != 0 || on.prefetch_useful == 0) return "no useful prefetch, or one when it is off";
+          if (on.expert_hits != host.expert_hits || on.expert_fetched != host.expert_fetched ||
+              on.expert_promoted != host.expert_promoted || on.expert_predicted != host.expert_predicted ||
+              on.expert_prefetched != host.expert_prefetched || on.prefetch_useful != host.prefetch_useful) {
+            return "counts are not the host device's";
+          }
+          return "";
+        });
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},  {"history", test_history},
-                                 {"batch", test_batch},           {"chunks", test_chunks},  {"probes", test_probes},
-                                 {"golden", test_golden},         {"heldout", test_heldout}};
-  return run_tests(argc, argv, kTests);
+  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait}, {"history", test_history},
+                                 {"batch", test_batch},           {"chunks", test_chunks}, {"probes", test_probes},
+                                 {"lookahead", test_look_ahead},  {"golden", test_golden}, {"heldout", test_heldout}};
+  const bool ahead =
+      std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
+  return run_tests(argc, argv, kTests, ahead ? bench_look_ahead : bench_engine);
 }

@@ -1,5 +1,6 @@
-// Checked against: the CPU's gate_up and matvec kernels on the same blobs, bit for bit: items with any number of pairs,
-// none too, in a list that starts and ends inside a longer one.
+// Checked against: the CPU's gate_up, matvec, merge and add kernels on the same blobs, bit for bit: items with any
+// number of pairs, none too, in a list that starts and ends inside a longer one. Some items are fetched: their blobs
+// are in pinned memory, and afterwards their slots must hold every byte of them, and no slot of another item any.
 #include <algorithm>
 #include <numeric>
 
@@ -18,7 +19,7 @@ struct Shape {
 constexpr int kTopK = 3;
 constexpr int64_t kGap = 5;
 
-// Items [1, 1 + counts.size()) of the list; pairs dealt at random, the last few to nobody.
+// Items [1, 1 + counts.size()) of the list; pairs dealt at random, the last token's last ones to nobody (they trail).
 struct Routing {
   int64_t tokens = 0;
   std::vector<int> counts;
@@ -29,10 +30,10 @@ Routing random_routing(const std::vector<int>& counts, Random& random) {
   Routing routing;
   routing.counts = counts;
   const int used = std::accumulate(counts.begin(), counts.end(), 0);
-  routing.tokens = (used + 2) / kTopK + 1;
-  std::vector<int32_t> order(static_cast<size_t>(routing.tokens * kTopK));
+  routing.tokens = (used + 2) / kTopK + 1;  // the last one has no expert
+  std::vector<int32_t> order(static_cast<size_t>(used));
   std::iota(order.begin(), order.end(), 0);
-  for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   routing.pairs = HostArray<int32_t>(used);
   std::copy_n(order.begin(), used, routing.pairs.data());
   return routing;
@@ -41,6 +42,7 @@ Routing random_routing(const std::vector<int>& counts, Random& random) {
 struct Expected {
   HostArray<uint32_t> activated{0};
   HostArray<float> out{0};
+  HostArray<float> residual{0};
 };
 
 struct Blobs {
@@ -76,63 +78,159 @@ Expected on_the_cpu(Context& context, const Blobs& blobs, const Routing& routing
   return expected;
 }
 
+// Weights in slot order, ids: those of pairs that go through an item, the others trail (routing deals them so).
+struct Choice {
+  HostArray<int32_t> ids{0};
+  HostArray<float> weights{0};
+};
+
+// residual: what was there plus the merge of the pairs that have an expert.
+void merge_on_the_cpu(Context& context, const Choice& choice, int64_t tokens, int64_t hidden,
+                      const HostArray<float>& before, Expected& expected) {
+  const int64_t stride = hidden + kGap;
+  expected.residual = HostArray<float>(before.size());
+  std::copy_n(before.data(), before.size(), expected.residual.data());
+  HostArray<float> merged(hidden);
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<const float*> rows;
+    for (int slot = 0; slot < kTopK && choice.ids[t * kTopK + slot] >= 0; ++slot) {
+      rows.push_back(expected.out.data() + (t * kTopK + slot) * stride);
+    }
+    context.cpu.merge(
+        {rows.data(), choice.weights.data() + t * kTopK, static_cast<int64_t>(rows.size()), hidden, merged.data()});
+    context.cpu.add({expected.residual.data() + t * stride, merged.data(), hidden});
+  }
+}
+
+// Which items are fetched: the last `fetched` of the list. Their slots start poisoned.
+struct Fetches {
+  Fetches(Context& context, const Blobs& blobs, int64_t items, int64_t fetched)
+      : first(items - fetched),
+        pinned(std::max<int64_t>(1, fetched) * blobs.layout.bytes),
+        slots(context, items * blobs.layout.bytes / 4) {
+    std::memcpy(pinned.host(), blobs.of(first), static_cast<size_t>(fetched * blobs.layout.bytes));
+  }
+  void point(const Blobs& blobs, int64_t i, cuda::ExpertItem& item) const {
+    if (i < first) return;
+    item.blob = pinned.device() + (i - first) * blobs.layout.bytes;
+    item.copy_to = reinterpret_cast<std::byte*>(slots.data()) + i * blobs.layout.bytes;
+  }
+  void check(Context& context, const Blobs& blobs, int64_t items, const std::string& group,
+             const std::string& what) const {
+    HostArray<int32_t> expected = poisoned<int32_t>(slots.size());
+    std::memcpy(reinterpret_cast<std::byte*>(expected.data()) + first * blobs.layout.bytes, blobs.of(first),
+                static_cast<size_t>((items - first) * blobs.layout.bytes));
+    check_same(context, group, what, slots, expected);
+  }
+  int64_t first;
+  cuda::PinnedBuffer pinned;
+  DeviceArray<int32_t> slots;
+};
+
+// One layer's work on the device: what its launches need, and what they write.
+struct DeviceWork {
+  DeviceWork(Context& context, const Blobs& blobs, const Routing& routing, const HostArray<uint32_t>& rows,
+             const Expected& expected, const HostArray<float>& before, const Choice& choice)
+      : device_blobs(context, blobs.bytes),
+        bounds(context, std::vector<int32_t>{1, static_cast<int32_t>(routing.counts.size()) + 1}),
+        pairs(context, routing.pairs),
+        x(context, rows),
+        ids(context, choice.ids),
+        weights(context, choice.weights),
+        activated(context, HostArray<uint32_t>(expected.activated.size())),
+        out(context, expected.out.size()),
+        residual(context, before) {
+    args.layout = blobs.layout;
+    args.item_begin = bounds.data();
+    args.item_end = bounds.data() + 1;
+    args.max_items = static_cast<int>(routing.counts.size()) + 3;
+    args.max_item_pairs = *std::max_element(routing.counts.begin(), routing.counts.end()) <= 1 ? 1 : 0;
+    args.pairs = pairs.data();
+    args.top_k = kTopK;
+    args.x = x.data();
+    args.activated = activated.data();
+    args.out = out.data();
+    args.out_stride = blobs.layout.hidden + kGap;
+    merge = {ids.data(), weights.data(), routing.tokens, residual.data(), args.out_stride};
+  }
+  // Items of which the last `fetches` says are copied; the first and the last one are outside the range.
+  DeviceArray<cuda::ExpertItem> items(Context& context, const Blobs& blobs, const Routing& routing,
+                                      const Fetches& fetches) const {
+    const auto count = static_cast<int64_t>(routing.counts.size());
+    HostArray<cuda::ExpertItem> result(count + 2);
+    int32_t begin = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t pairs_of_item = routing.counts[static_cast<size_t>(i)];
+      result[i + 1] = {device_blobs.data() + i * blobs.layout.bytes, nullptr, begin, pairs_of_item};
+      fetches.point(blobs, i, result[i + 1]);
+      begin += pairs_of_item;
+    }
+    return DeviceArray<cuda::ExpertItem>(context, result);
+  }
+  DeviceArray<std::byte> device_blobs;
+  DeviceArray<int32_t> bounds, pairs;
+  DeviceArray<uint32_t> x;
+  DeviceArray<int32_t> ids;
+  DeviceArray<float> weights;
+  DeviceArray<uint32_t> activated;
+  DeviceArray<float> out, residual;
+  cuda::ExpertArgs args;
+  cuda::ExpertMerge merge;
+};
+
+Choice choice_of(const Routing& routing, Random& random) {
+  Choice choice{HostArray<int32_t>(routing.tokens * kTopK, -1), HostArray<float>(routing.tokens * kTopK)};
+  for (int64_t i = 0; i < routing.pairs.size(); ++i) choice.ids[routing.pairs[i]] = 1;
+  for (int64_t i = 0; i < choice.weights.size(); ++i) choice.weights[i] = static_cast<float>(random.normal());
+  return choice;
+}
+
 void check_experts(Context& context, const FormatInfo& format, const Mix& mix, const Shape& shape,
                    const std::vector<int>& counts, uint64_t seed) {
   Random random(seed);
   const auto item_count = static_cast<int64_t>(counts.size());
   Blobs blobs;
   blobs.layout = expert_layout(format.id, shape.hidden, shape.intermediate);
-  const ExpertLayout& layout = blobs.layout;
-  blobs.bytes = HostArray<std::byte>(item_count * layout.bytes);
+  blobs.bytes = HostArray<std::byte>(item_count * blobs.layout.bytes);
   for (int64_t i = 0; i < item_count; ++i) {
-    fill_expert(layout, mix.weights, random, blobs.bytes.data() + i * layout.bytes);
+    fill_expert(blobs.layout, mix.weights, random, blobs.bytes.data() + i * blobs.layout.bytes);
   }
   const Routing routing = random_routing(counts, random);
   const HostArray<uint32_t> x = random_rows(context, routing.tokens, shape.hidden, mix.activations, random);
-  const Expected expected = on_the_cpu(context, blobs, routing, x);
+  Expected expected = on_the_cpu(context, blobs, routing, x);
+  const Choice choice = choice_of(routing, random);
+  HostArray<float> before(routing.tokens * (shape.hidden + kGap));
+  for (int64_t i = 0; i < before.size(); ++i) before[i] = random_activation(mix.activations, random);
+  merge_on_the_cpu(context, choice, routing.tokens, shape.hidden, before, expected);
 
-  const DeviceArray<std::byte> device_blobs(context, blobs.bytes);
-  HostArray<cuda::ExpertItem> items(item_count + 2);  // the first and the last one are outside the range
-  int32_t begin = 0;
-  for (int64_t i = 0; i < item_count; ++i) {
-    const int32_t count = counts[static_cast<size_t>(i)];
-    items[i + 1] = {device_blobs.data() + i * layout.bytes, begin, count};
-    begin += count;
-  }
-  const DeviceArray<cuda::ExpertItem> device_items(context, items);
-  const DeviceArray<int32_t> bounds(context, std::vector<int32_t>{1, static_cast<int32_t>(item_count) + 1});
-  const DeviceArray<int32_t> pairs(context, routing.pairs);
-  const DeviceArray<uint32_t> device_x(context, x);
-  DeviceArray<uint32_t> activated(context, HostArray<uint32_t>(expected.activated.size()));
-  DeviceArray<float> out(context, expected.out.size());
-
-  cuda::ExpertArgs args;
-  args.layout = layout;
-  args.items = device_items.data();
-  args.item_begin = bounds.data();
-  args.item_end = bounds.data() + 1;
-  args.max_items = static_cast<int>(item_count) + 3;
-  args.max_item_pairs = *std::max_element(counts.begin(), counts.end()) <= 1 ? 1 : 0;
-  args.pairs = pairs.data();
-  args.top_k = kTopK;
-  args.x = device_x.data();
-  args.activated = activated.data();
-  args.out = out.data();
-  args.out_stride = shape.hidden + kGap;
-  cuda::expert_gate_up(args, context.stream.handle());
-  cuda::expert_down(args, context.stream.handle());
   const std::string what = "hidden " + std::to_string(shape.hidden) + " intermediate " +
                            std::to_string(shape.intermediate) + " items " + std::to_string(item_count) + " seed " +
                            std::to_string(seed);
   const std::string group = std::string(format.name) + " " + std::string(mix.name);
-  check_same(context, "gate_up " + group, what, activated, expected.activated);
-  check_same(context, "down " + group, what, out, expected.out);
+  for (const bool merges : {false, true}) {
+    const int64_t fetched = static_cast<int64_t>(seed + (merges ? 1 : 0)) % (item_count + 1);
+    DeviceWork work(context, blobs, routing, x, expected, before, choice);
+    const Fetches fetches(context, blobs, item_count, fetched);
+    const DeviceArray<cuda::ExpertItem> items = work.items(context, blobs, routing, fetches);
+    work.args.items = items.data();
+    cuda::expert_gate_up(work.args, context.stream.handle());
+    if (merges) {
+      cuda::expert_down_merge(work.args, work.merge, context.stream.handle());
+      check_same(context, "down_merge " + group, what, work.residual, expected.residual);
+    } else {
+      cuda::expert_down(work.args, context.stream.handle());
+      check_same(context, "down " + group, what, work.out, expected.out);
+    }
+    check_same(context, "gate_up " + group, what, work.activated, expected.activated);
+    fetches.check(context, blobs, item_count, "copies " + std::string(format.name), what);
+  }
 }
 
 }  // namespace
 
 void test_experts(Context& context) {
-  const std::vector<int> kCounts[] = {{1}, {0}, {1, 0, 1, 1}, {0, 2, 3, 0}, {5, 1, 8}, {4, 6, 7}, {17, 0, 9}, {64}};
+  const std::vector<int> kCounts[] = {
+      {1}, {0}, {1, 0, 1, 1}, {0, 2, 3, 0}, {5, 1, 8}, {4, 6, 7}, {17, 0, 9}, {64}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
   const Shape kShapes[] = {{32, 32},  {64, 96},   {288, 64}, {544, 288}, {1056, 160}, {2048, 768},
                            {100, 37}, {257, 129}, {40, 255}, {16, 1},    {240, 1000}, {400, 240}};
   for (const FormatInfo& format : all_formats()) {

@@ -2,8 +2,11 @@
 // who answers a pair, hand-over, counts, and the table's content and order of use.
 #include <algorithm>
 #include <map>
+#include <set>
 
+#include "engine/experts/predicted_experts.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/use_priority.h"
 #include "kernels/ops/activations.h"
 #include "tests/device/moe_report.h"
 #include "tests/device/moe_rig.h"
@@ -16,6 +19,7 @@ struct Expected {
   bool table = false;                     // contents too
   std::map<int, std::vector<int>> pairs;  // by expert, ascending
   uint64_t posted = 0;                    // numbers given out so far, this call's included
+  std::vector<ExpertSlot> prefetches;
 };
 
 std::map<int, std::vector<int>> pairs_by_expert(const std::vector<int32_t>& ids) {
@@ -50,30 +54,38 @@ class Comparison {
     return rig_.arena.host(device);
   }
   static int64_t address(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer)); }
+  int64_t bank_address(int expert) const { return address(rig_.args.bank) + expert * rig_.args.blob_bytes; }
   int64_t slot_address(int64_t slot) const { return address(rig_.args.slots) + slot * rig_.args.slot_bytes; }
 
   void compare_items() {
     const cuda::LayerWork& work = rig_.args.work;
-    const auto hits = static_cast<int64_t>(want_.plan.hits.size());
-    const auto fetches = static_cast<int64_t>(want_.plan.fetches.size());
+    const LayerPlan& plan = want_.plan;
+    const auto hits = static_cast<int64_t>(plan.hits.size());
+    const auto fetches = static_cast<int64_t>(plan.fetches.size());
     equal("item_bounds", 0, host(work.item_bounds)[0], 0);
     equal("item_bounds", 1, host(work.item_bounds)[1], hits);
     equal("item_bounds", 2, host(work.item_bounds)[2], hits + fetches);
+    equal("item_bounds", 3, host(work.item_bounds)[3], hits + fetches + static_cast<int64_t>(plan.arriving.size()));
     std::map<int, int64_t> begin;
     int64_t place = 0;
     for (const auto& [expert, pairs] : want_.pairs) {
       begin[expert] = place;
       place += static_cast<int64_t>(pairs.size());
     }
-    std::vector<ExpertSlot> items = want_.plan.hits;
-    items.insert(items.end(), want_.plan.fetches.begin(), want_.plan.fetches.end());
-    for (size_t i = 0; i < items.size(); ++i) {
-      const cuda::ExpertItem& item = host(work.items)[i];
-      const auto pairs = want_.pairs.find(items[i].expert);
-      equal("item blob", i, address(item.blob), slot_address(items[i].slot));
-      equal("item pair_count", i, item.pair_count,
-            pairs == want_.pairs.end() ? 0 : static_cast<int64_t>(pairs->second.size()));
-      if (pairs != want_.pairs.end()) equal("item pair_begin", i, item.pair_begin, begin[items[i].expert]);
+    size_t i = 0;
+    for (const auto* list : {&plan.hits, &plan.fetches, &plan.arriving}) {
+      for (const ExpertSlot& entry : *list) {
+        const cuda::ExpertItem& item = host(work.items)[i];
+        const auto pairs = want_.pairs.find(entry.expert);
+        const bool fetches_itself = list == &plan.fetches && rig_.args.items_fetch;
+        equal("item blob", i, address(item.blob),
+              fetches_itself ? bank_address(entry.expert) : slot_address(entry.slot));
+        equal("item copy_to", i, address(item.copy_to), fetches_itself ? slot_address(entry.slot) : 0);
+        equal("item pair_count", i, item.pair_count,
+              pairs == want_.pairs.end() ? 0 : static_cast<int64_t>(pairs->second.size()));
+        if (pairs != want_.pairs.end()) equal("item pair_begin", i, item.pair_begin, begin[entry.expert]);
+        ++i;
+      }
     }
   }
 
@@ -95,14 +107,19 @@ class Comparison {
 
   void compare_copies() {
     const cuda::LayerWork& work = rig_.args.work;
-    std::vector<ExpertSlot> copies = want_.plan.fetches;
-    copies.insert(copies.end(), want_.plan.promotions.begin(), want_.plan.promotions.end());
     equal("copy_counts", 0, host(work.copy_counts)[0], static_cast<int64_t>(want_.plan.fetches.size()));
     equal("copy_counts", 1, host(work.copy_counts)[1], static_cast<int64_t>(want_.plan.promotions.size()));
-    for (size_t i = 0; i < copies.size(); ++i) {
-      equal("copy_source", i, address(host(work.copy_source)[i]),
-            address(rig_.args.bank) + copies[i].expert * rig_.args.blob_bytes);
-      equal("copy_target", i, address(host(work.copy_target)[i]), slot_address(copies[i].slot));
+    equal("copy_counts", 2, host(work.copy_counts)[2], static_cast<int64_t>(want_.prefetches.size()));
+    size_t i = 0;
+    for (const auto* list : {&want_.plan.fetches, &want_.plan.promotions, &want_.prefetches}) {
+      for (const ExpertSlot& copy : *list) {
+        const int64_t source = list == &want_.prefetches
+                                   ? address(rig_.args.next_bank) + copy.expert * rig_.args.next_blob_bytes
+                                   : bank_address(copy.expert);
+        equal("copy_source", i, address(host(work.copy_source)[i]), source);
+        equal("copy_target", i, address(host(work.copy_target)[i]), slot_address(copy.slot));
+        ++i;
+      }
     }
   }
 
@@ -146,15 +163,19 @@ std::string compare_table(const PlanRig& rig, const SlotTable& table) {
     const int64_t want = table.slot_of(key / rig.shape.experts, key % rig.shape.experts);
     if (got != want) return text("slot_of_key[%d] is %d, should be %lld", key, got, static_cast<long long>(want));
   }
-  if (rig.slots_by_age() != content.slots_by_age) return "the slots' order of use differs";
+  const SlotTable::Content got = rig.content();
+  if (got.priority_of_key != content.priority_of_key) return "priorities differ";
+  if (got.plans != content.plans) return "the number of plans differs";
   return {};
 }
 
 struct Totals {
-  uint64_t hits = 0, fetched = 0, cpu = 0, promoted = 0;
+  uint64_t hits = 0, fetched = 0, cpu = 0, promoted = 0, arriving = 0, predicted = 0, prefetched = 0, useful = 0;
   std::vector<uint64_t> misses = std::vector<uint64_t>(257);
   void add(const LayerPlan& plan) {
-    hits += plan.hits.size();
+    hits += plan.hits.size() + plan.arriving.size();
+    arriving += plan.arriving.size();
+    useful += static_cast<uint64_t>(plan.first_uses);
     fetched += plan.fetches.size();
     cpu += plan.cpu.size();
     promoted += plan.promotions.size();
@@ -163,6 +184,9 @@ struct Totals {
   std::string compare(const cuda::StepCounters& got) const {
     if (got.hits != hits || got.fetched != fetched || got.cpu != cpu || got.promoted != promoted) {
       return "counters of hits, fetches, cpu or promotions differ";
+    }
+    if (got.predicted != predicted || got.prefetched != prefetched || got.useful != useful) {
+      return "counters of look-ahead differ";
     }
     return std::equal(misses.begin(), misses.end(), got.misses_histogram) ? "" : "the histogram of misses differs";
   }
@@ -177,32 +201,34 @@ std::vector<int> random_split(Random& random, int max_distinct) {
   return split;
 }
 
-SlotTable::Content random_content(Random& random, const RigShape& shape) {
+SlotTable::Content random_content(Random& random, const RigShape& shape, uint64_t plans) {
   SlotTable::Content content;
   std::vector<int64_t> keys(static_cast<size_t>(shape.layers) * static_cast<size_t>(shape.experts));
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
   for (size_t i = keys.size(); i > 1; --i) std::swap(keys[i - 1], keys[random.below(i)]);
   for (int slot = 0; slot < shape.slots; ++slot) {
     content.key_of_slot.push_back(random.below(4) == 0 ? -1 : keys[static_cast<size_t>(slot)]);
-    content.slots_by_age.push_back(slot);
   }
-  for (size_t i = content.slots_by_age.size(); i > 1; --i) {
-    std::swap(content.slots_by_age[i - 1], content.slots_by_age[random.below(i)]);
+  content.plans = plans;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    content.priority_of_key.push_back(random.below(max_priority(plans, shape.half_life_log2) + 1));
   }
   return content;
 }
 
 // `steps` steps of random batches; the first difference, or how many decisions were compared.
-std::string compare_sequence(const RigShape& shape, int steps, uint64_t stride, Totals& totals) {
+std::string compare_sequence(const RigShape& shape, int steps, uint64_t plans, Totals& totals) {
   Random random(static_cast<uint64_t>(shape.experts * 31 + shape.slots));
   PlanRig rig(shape);
-  SlotTable table(shape.layers, shape.experts, shape.slots);
+  SlotTable table(shape.layers, shape.experts, shape.slots, rig.policy());
+  PredictedExperts predicted(shape.experts);
   Expected want;
   want.plan.reserve(rig.max_distinct());
-  if (stride > 0) {
-    const SlotTable::Content content = random_content(random, shape);
+  want.prefetches.reserve(static_cast<size_t>(shape.max_predicted));
+  if (plans > 0) {
+    const SlotTable::Content content = random_content(random, shape, plans);
     table.restore(content);
-    rig.restore(content, stride);
+    rig.restore(content);
   }
   for (int step = 0; step < steps; ++step) {
     int tokens = 1 + static_cast<int>(random.below(static_cast<uint64_t>(shape.max_tokens)));
@@ -214,11 +240,27 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t stride, 
       rig.set_split(split);
       rig.args.layer = layer;
       rig.args.max_promotions = static_cast<int>(random.below(random.below(2) == 0 ? 4 : 40));
+      rig.args.items_fetch = random.below(2) == 0;
       want.pairs = pairs_by_expert(ids);
       std::vector<int> distinct;
       for (const auto& entry : want.pairs) distinct.push_back(entry.first);
       table.plan(layer, distinct, split, rig.args.max_promotions, want.plan);
       if (!want.plan.cpu.empty()) ++want.posted;
+      want.prefetches.clear();
+      rig.args.max_prefetches = 0;
+      if (shape.max_predicted > 0) {
+        const std::vector<int32_t> ahead = random_ids(random, tokens, shape.max_predicted, shape.experts);
+        rig.set_predicted(ahead, static_cast<int>(random.below(static_cast<uint64_t>(shape.max_predicted) + 1)));
+        const auto at = [&](int64_t token, int rank) {
+          return ahead[static_cast<size_t>(token * shape.max_predicted + rank)];
+        };
+        const auto named = predicted.merge(tokens, shape.max_predicted, at);
+        if (layer + 1 < shape.layers && rig.args.max_prefetches > 0 && shape.slots > 0) {
+          table.prefetch(layer + 1, named, rig.args.max_prefetches, want.prefetches);
+          totals.predicted += named.size();
+          totals.prefetched += want.prefetches.size();
+        }
+      }
       totals.add(want.plan);
       cuda::plan_layer(rig.args, rig.stream.handle());
       rig.arena.download();
@@ -236,7 +278,7 @@ void test_plan(Report& report) {
   struct Case {
     RigShape shape;  // layers, experts, slots, largest batch, top_k
     int steps;
-    uint64_t stride;  // 0: an empty table; else a random content, stamps so far apart
+    uint64_t plans;  // 0: an empty table; else a random content after so many plans
   };
   const std::vector<Case> cases = {
       {{3, 4, 0, 1, 2}, 20, 0},
@@ -254,6 +296,18 @@ void test_plan(Report& report) {
       {{2, 4096, 0, 8, 8}, 10, 0},
       {{1, 4096, 4096, 64, 64}, 3, 1},  // every bound
       {{2, 1, 1, 1, 1}, 10, 0},
+      // LRFU, and look-ahead: half-life, experts predicted per token
+      {{6, 128, 192, 1, 8, 256, 4096, 13}, 80, 0},
+      {{6, 128, 192, 8, 8, 256, 4096, 10}, 40, 1000},
+      {{6, 128, 192, 1, 8, 256, 4096, 13, 10}, 80, 0},
+      {{6, 128, 75, 1, 8, 256, 4096, 11, 3}, 80, 50},  // 10 %
+      {{6, 128, 192, 1, 8, 256, 4096, 0, 10}, 60, 7},
+      {{4, 64, 80, 8, 8, 256, 4096, 12, 6}, 40, 20},
+      {{4, 64, 65, 8, 8, 256, 4096, 12, 6}, 40, 20},  // room for one prefetch
+      {{4, 64, 64, 8, 8, 256, 4096, 12, 6}, 20, 20},  // for none
+      {{3, 4, 6, 1, 2, 256, 4096, 6, 2}, 200, 0},
+      {{48, 512, 2458, 1, 10, 256, 4096, 14, 12}, 6, 100000},
+      {{2, 4096, 5000, 64, 16, 256, 4096, 32, 64}, 4, kMaxPlans - 100},  // bounds of policy and predictions
   };
   for (const Case& c : cases) {
     const RigShape& s = c.shape;
@@ -261,14 +315,16 @@ void test_plan(Report& report) {
         text("plan %d x %d experts, %d slots, batch 1-%d, top %d", s.layers, s.experts, s.slots, s.max_tokens, s.top_k);
     Totals totals;
     const double begin = now_seconds();
-    const std::string difference = compare_sequence(s, c.steps, c.stride, totals);
-    report.result(name, difference.empty(),
-                  difference.empty() ? text("%llu hits, %llu fetched, %llu cpu, %llu promoted, %.1f s",
-                                            static_cast<unsigned long long>(totals.hits),
-                                            static_cast<unsigned long long>(totals.fetched),
-                                            static_cast<unsigned long long>(totals.cpu),
-                                            static_cast<unsigned long long>(totals.promoted), now_seconds() - begin)
-                                     : difference);
+    const std::string difference = compare_sequence(s, c.steps, c.plans, totals);
+    report.result(
+        name, difference.empty(),
+        difference.empty()
+            ? text("%llu hits, %llu fetched, %llu cpu, %llu promoted, %llu ahead, %llu arriving, %.1f s",
+                   static_cast<unsigned long long>(totals.hits), static_cast<unsigned long long>(totals.fetched),
+                   static_cast<unsigned long long>(totals.cpu), static_cast<unsigned long long>(totals.promoted),
+                   static_cast<unsigned long long>(totals.prefetched), static_cast<unsigned long long>(totals.arriving),
+                   now_seconds() - begin)
+            : difference);
   }
 }
 
@@ -283,6 +339,7 @@ void test_given_plans(Report& report) {
   rig.args.layer = 2;
   rig.args.placement = cuda::Placement::kGiven;
   for (int layout = 0; layout < 4; ++layout) {  // experts dealt to hits, fetches, cpu; one that no id names is fetched
+    rig.args.items_fetch = layout % 2 == 0;
     want.plan.clear();
     int i = 0;
     for (const auto& entry : want.pairs) {
@@ -315,7 +372,8 @@ void test_given_plans(Report& report) {
     cuda::plan_layer(rig.args, rig.stream.handle());
     rig.arena.download();
     std::string difference = Comparison(rig, want, ids).run();
-    if (difference.empty()) difference = compare_table(rig, SlotTable(shape.layers, shape.experts, shape.slots));
+    if (difference.empty())
+      difference = compare_table(rig, SlotTable(shape.layers, shape.experts, shape.slots, rig.policy()));
     report.result(text("a given plan, layout %d", layout), difference.empty(), difference);
   }
   rig.args.placement = cuda::Placement::kAllHits;

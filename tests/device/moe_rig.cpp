@@ -1,9 +1,9 @@
 #include "tests/device/moe_rig.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/base/error.h"
+#include "kernels/base/use_priority.h"
 #include "kernels/ops/activations.h"
 
 namespace ft::device_test {
@@ -14,7 +14,9 @@ int distinct_bound(const RigShape& shape) { return std::min(shape.max_tokens * s
 int64_t arena_bytes(const RigShape& shape) {
   const int64_t keys = int64_t{shape.layers} * shape.experts, pairs = int64_t{shape.max_tokens} * shape.top_k;
   const int64_t distinct = distinct_bound(shape);
-  return keys * 4 + shape.slots * 20 + pairs * 9 + distinct * 64 + int64_t{shape.max_tokens} * shape.hidden * 2 + 65536;
+  const int64_t predicted = int64_t{shape.max_tokens} * shape.max_predicted;
+  return keys * 12 + shape.slots * 28 + pairs * 9 + distinct * 64 + predicted * 24 +
+         int64_t{shape.max_tokens} * shape.hidden * 2 + 65536;
 }
 
 }  // namespace
@@ -29,14 +31,19 @@ PlanRig::PlanRig(const RigShape& s)
       arena(arena_bytes(s), stream),
       max_distinct_(distinct_bound(s)) {
   const int64_t keys = int64_t{s.layers} * s.experts, pairs = int64_t{s.max_tokens} * s.top_k;
-  args.table = {s.layers,
-                s.experts,
-                s.slots,
-                arena.take<int32_t>(keys),
-                arena.take<int32_t>(s.slots),
-                arena.take<uint64_t>(s.slots),
-                arena.take<uint64_t>(s.slots),
-                arena.take<uint64_t>(cuda::kClockWords)};
+  args.table = {.layers = s.layers,
+                .experts = s.experts,
+                .slots = s.slots,
+                .half_life_log2 = s.half_life_log2,
+                .max_distinct = max_distinct_,
+                .slot_bits = slot_bits(s.slots),
+                .slot_of_key = arena.take<int32_t>(keys),
+                .key_of_slot = arena.take<int32_t>(s.slots),
+                .priority_of_key = arena.take<uint64_t>(keys),
+                .stamp = arena.take<uint64_t>(s.slots),
+                .filled_in = arena.take<uint64_t>(s.slots),
+                .prefetched_in = arena.take<uint64_t>(s.slots),
+                .clock = arena.take<uint64_t>(cuda::kClockWords)};
   args.given = {arena.take<int32_t>(max_distinct_), arena.take<int32_t>(max_distinct_), arena.take<int32_t>(3)};
   args.top_k = s.top_k;
   args.max_distinct = max_distinct_;
@@ -47,13 +54,17 @@ PlanRig::PlanRig(const RigShape& s)
   args.slots = reinterpret_cast<std::byte*>(uintptr_t{1} << 41);
   args.slot_bytes = s.blob_bytes;
   args.work = {arena.take<cuda::ExpertItem>(max_distinct_),
-               arena.take<int32_t>(3),
+               arena.take<int32_t>(4),
                arena.take<int32_t>(pairs),
                arena.take<uint8_t>(pairs),
-               arena.take<const std::byte*>(2 * max_distinct_),
-               arena.take<std::byte*>(2 * max_distinct_),
-               arena.take<int32_t>(2),
+               arena.take<const std::byte*>(2 * max_distinct_ + s.max_predicted),
+               arena.take<std::byte*>(2 * max_distinct_ + s.max_predicted),
+               arena.take<int32_t>(3),
                arena.take<uint32_t>(1)};
+  args.predicted = arena.take<int32_t>(int64_t{s.max_tokens} * s.max_predicted);
+  args.predicted_ranks = s.max_predicted;
+  args.next_bank = reinterpret_cast<const std::byte*>(uintptr_t{3} << 40);
+  args.next_blob_bytes = s.blob_bytes;
   args.counters = arena.take<cuda::StepCounters>(1);
   args.mailbox = {mailbox.as_device<cuda::CpuMailbox>(), mailbox_ids.as_device<int32_t>(),
                   mailbox_x.as_device<uint32_t>()};
@@ -64,25 +75,26 @@ PlanRig::PlanRig(const RigShape& s)
   args.hidden = s.hidden;
   SlotTable::Content empty;
   empty.key_of_slot.assign(static_cast<size_t>(s.slots), -1);
-  empty.slots_by_age.resize(static_cast<size_t>(s.slots));
-  std::iota(empty.slots_by_age.begin(), empty.slots_by_age.end(), 0);
-  restore(empty, 1);
+  restore(empty);
 }
 
-void PlanRig::restore(const SlotTable::Content& content, uint64_t stride) {
+void PlanRig::restore(const SlotTable::Content& content) {
   const cuda::SlotTableView& table = args.table;
   const uint64_t posted = arena.host(table.clock)[cuda::kPosted];
   std::fill_n(arena.host(table.slot_of_key), int64_t{shape.layers} * shape.experts, -1);
   std::fill_n(arena.host(table.filled_in), shape.slots, 0);
+  std::fill_n(arena.host(table.prefetched_in), shape.slots, 0);
+  std::fill_n(arena.host(table.priority_of_key), int64_t{shape.layers} * shape.experts, 0);
+  std::copy(content.priority_of_key.begin(), content.priority_of_key.end(), arena.host(table.priority_of_key));
   std::fill_n(arena.host(table.clock), static_cast<int>(cuda::kClockWords), 0);
   for (int slot = 0; slot < shape.slots; ++slot) {
     const auto key = static_cast<int32_t>(content.key_of_slot[static_cast<size_t>(slot)]);
     arena.host(table.key_of_slot)[slot] = key;
     if (key >= 0) arena.host(table.slot_of_key)[key] = slot;
+    const uint64_t priority = key < 0 ? 0 : arena.host(table.priority_of_key)[key];
+    arena.host(table.stamp)[slot] = victim_stamp(priority, slot, table.slot_bits);
   }
-  uint64_t stamp = 0;
-  for (const int64_t slot : content.slots_by_age) arena.host(table.used_at)[slot] = stamp += stride;
-  arena.host(table.clock)[cuda::kLastUse] = stamp;
+  arena.host(table.clock)[cuda::kPlanNumber] = content.plans;
   arena.host(table.clock)[cuda::kPosted] = posted;
   arena.upload();
 }
@@ -100,12 +112,21 @@ void PlanRig::set_ids(const std::vector<int32_t>& ids, int tokens) {
   args.tokens = tokens;
 }
 
-std::vector<int64_t> PlanRig::slots_by_age() const {
-  const uint64_t* used_at = arena.host(args.table.used_at);
-  std::vector<int64_t> slots(static_cast<size_t>(shape.slots));
-  std::iota(slots.begin(), slots.end(), 0);
-  std::sort(slots.begin(), slots.end(), [&](int64_t a, int64_t b) { return used_at[a] < used_at[b]; });
-  return slots;
+void PlanRig::set_predicted(const std::vector<int32_t>& ids, int max_prefetches) {
+  auto* device = const_cast<int32_t*>(args.predicted);
+  std::copy(ids.begin(), ids.end(), arena.host(device));
+  arena.upload(device, static_cast<int64_t>(ids.size()));
+  args.max_prefetches = max_prefetches;
+}
+
+SlotTable::Content PlanRig::content() const {
+  const cuda::SlotTableView& table = args.table;
+  const int64_t keys = int64_t{shape.layers} * shape.experts;
+  SlotTable::Content content;
+  content.key_of_slot.assign(arena.host(table.key_of_slot), arena.host(table.key_of_slot) + shape.slots);
+  content.priority_of_key.assign(arena.host(table.priority_of_key), arena.host(table.priority_of_key) + keys);
+  content.plans = arena.host(table.clock)[cuda::kPlanNumber];
+  return content;
 }
 
 std::vector<int32_t> random_ids(Random& random, int tokens, int top_k, int experts) {

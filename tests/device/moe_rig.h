@@ -48,6 +48,8 @@ struct RigShape {
   int layers = 1, experts = 1, slots = 0, max_tokens = 1, top_k = 1;
   int64_t hidden = 256;
   int64_t blob_bytes = 4096;
+  int half_life_log2 = 0;  // of the cache policy; 0: LRU
+  int max_predicted = 0;   // experts predicted per token, and the most that are prefetched; 0: no look-ahead
 };
 
 // Addresses of blobs and slots are made up (nothing is copied) unless the test sets args.bank and args.slots.
@@ -55,12 +57,13 @@ class PlanRig {
  public:
   explicit PlanRig(const RigShape& shape);
 
-  // The table as SlotTable::restore leaves it; stamps are `stride` apart.
-  void restore(const SlotTable::Content& content, uint64_t stride);
+  SlotPolicy policy() const { return {shape.half_life_log2, max_distinct_}; }
+  void restore(const SlotTable::Content& content);  // the table as SlotTable::restore leaves it
   void set_split(const std::vector<int>& fetch_of_misses);
   void set_ids(const std::vector<int32_t>& ids, int tokens);  // (tokens, top_k)
-  // The slots in order of use, from the downloaded arena.
-  std::vector<int64_t> slots_by_age() const;
+  // (tokens, shape.max_predicted) for the layer above, at most max_prefetches to be copied.
+  void set_predicted(const std::vector<int32_t>& ids, int max_prefetches);
+  SlotTable::Content content() const;  // from the downloaded arena
 
   cuda::CpuMailbox& box() { return *mailbox.as_host<cuda::CpuMailbox>(); }
   int max_distinct() const { return max_distinct_; }

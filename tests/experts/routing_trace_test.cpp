@@ -166,7 +166,7 @@ TEST_CASE("a trace is a function of its seed and sequence; sequences share what 
 }
 
 TEST_CASE("every preset generates, an unknown one is refused with the list, counts are checked at their bounds") {
-  CHECK(routing_presets().size() == 10);
+  CHECK(routing_presets().size() == 13);
   for (const RoutingPreset& preset : routing_presets()) {
     CHECK_NOTHROW(generate_trace(preset.name, 1, preset.experts, preset.top_k, 3, 0));
   }
@@ -184,6 +184,70 @@ TEST_CASE("every preset generates, an unknown one is refused with the list, coun
   CHECK_THROWS_AS(generate_trace("uniform", 1000, 8, 8, kMaxTracePicks / 8000 + 1, 0), Error);
 }
 
+TEST_CASE("the workload presets are those of the model they were fitted to, for any geometry") {
+  for (const char* name : {"diverse", "mixed", "agentic"}) {
+    CHECK(generate_trace(name, 2, 128, 8, 20, 3).ids ==
+          generate_trace("q38-" + std::string(name), 2, 128, 8, 20, 3).ids);
+  }
+}
+
+TEST_CASE("predictions have the precision and recall that were asked for") {
+  for (const auto& [precision, recall] : {std::pair{0.8, 0.7}, {0.5, 0.9}, {1.0, 1.0}, {0.3, 0.2}, {0.95, 0.4}}) {
+    RoutingTrace trace = generate_trace("mixed", 6, 256, 6, 400, 5);
+    draw_predictions(trace, precision, recall, 5);
+    check_routing_trace(trace, "drawn");
+    CAPTURE(precision);
+    CAPTURE(recall);
+    // 12,000 picks: three standard deviations of the recall are at most 0.014. Counted here, by brute force.
+    int64_t picks = 0, predicted = 0, right = 0;
+    for (int64_t token = 0; token < trace.tokens; ++token) {
+      for (const int16_t id : trace.predicted_at(token, 0)) CHECK(id == -1);
+      for (int layer = 1; layer < trace.layers; ++layer) {
+        picks += trace.top_k;
+        const std::set<int> chosen(trace.at(token, layer).begin(), trace.at(token, layer).end());
+        for (const int16_t id : trace.predicted_at(token, layer)) {
+          predicted += id >= 0 ? 1 : 0;
+          right += chosen.contains(id) ? 1 : 0;
+        }
+      }
+    }
+    CHECK(picks == 12000);
+    CHECK(std::abs(static_cast<double>(right) / static_cast<double>(predicted) - precision) <= 0.015);
+    CHECK(std::abs(static_cast<double>(right) / static_cast<double>(picks) - recall) <= 0.015);
+    // The statistics leave out layers for which nothing was predicted: never here with a recall of 0.7 or more.
+    const PredictionStatistics statistics = prediction_statistics(trace);
+    CHECK(statistics.predicted == predicted);
+    CHECK(statistics.right == right);
+    if (recall >= 0.9) CHECK(statistics.picks == picks);
+    RoutingTrace again = trace, other = trace;
+    draw_predictions(again, precision, recall, 5);
+    draw_predictions(other, precision, recall, 6);
+    CHECK(again.predicted == trace.predicted);
+    if (recall < 1) CHECK(other.predicted != trace.predicted);
+  }
+}
+
+TEST_CASE("rates of predictions are checked at their bounds, and a preset may name them") {
+  RoutingTrace trace = generate_trace("uniform", 2, 128, 8, 10, 1);
+  for (const auto& [precision, recall] : {std::pair{0.0, 0.5}, {0.5, 0.0}, {1.01, 0.5}, {0.5, 1.01}, {-1.0, 0.5}}) {
+    CHECK_THROWS_AS(draw_predictions(trace, precision, recall, 1), Error);
+  }
+  CHECK_NOTHROW(draw_predictions(trace, 0.125, 1, 1));  // 8 + 56 = 64 predictions
+  CHECK(trace.predictions == kMaxTracePredictions);
+  CHECK_THROWS_AS(draw_predictions(trace, 0.124, 1, 1), Error);
+  const RoutingTrace named = synthetic_routing("mixed+lookahead:0.8/0.7", 3, 64, 4, 50, 2);
+  CHECK(named.source == "preset mixed+lookahead:0.8/0.7");
+  CHECK(named.ids == generate_trace("mixed", 3, 64, 4, 50, 2).ids);
+  CHECK(named.predictions == 5);  // 4 + ceil(0.7)
+  CHECK(synthetic_routing("mixed", 3, 64, 4, 50, 2).predictions == 0);
+  CHECK_NOTHROW(synthetic_routing("mixed+lookahead:1/1", 3, 64, 4, 50, 2));
+  for (const char* bad : {"mixed+lookahead:", "mixed+lookahead:0.8", "mixed+lookahead:0.8/", "mixed+lookahead:0.8/0.7x",
+                          "mixed+lookahead:1.1/0.7", "mixed+lookahead:nan/0.7", "mixes+lookahead:0.8/0.7"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(synthetic_routing(bad, 3, 64, 4, 50, 2), Error);
+  }
+}
+
 TEST_CASE("a trace written is the trace read") {
   const std::string path = std::filesystem::temp_directory_path() / "ft_routing_trace_test.json";
   RoutingTrace trace = generate_trace("qwen3-30b", 3, 128, 8, 20, 9);
@@ -197,6 +261,22 @@ TEST_CASE("a trace written is the trace read") {
   CHECK(back.top_k == 8);
   CHECK(back.tokens == 20);
   CHECK(back.ids == trace.ids);
+  CHECK(back.predictions == 0);
+  draw_predictions(trace, 0.6, 0.5, 1);
+  write_routing_trace(path, trace);
+  const RoutingTrace with_predictions = read_routing_trace(path);
+  std::filesystem::remove(path);
+  CHECK(with_predictions.ids == trace.ids);
+  CHECK(with_predictions.predictions <= trace.predictions);  // as many as the longest list has
+  for (int64_t token = 0; token < trace.tokens; ++token) {
+    for (int layer = 0; layer < trace.layers; ++layer) {
+      const auto wrote = trace.predicted_at(token, layer), read = with_predictions.predicted_at(token, layer);
+      CHECK(std::equal(read.begin(), read.end(), wrote.begin()));
+    }
+  }
+  trace.predicted.pop_back();
+  CHECK_THROWS_AS(write_routing_trace(path, trace), Error);
+  trace.predicted.push_back(-1);
   trace.ids.pop_back();
   CHECK_THROWS_AS(write_routing_trace(path, trace), Error);
   CHECK(!std::filesystem::exists(path));
@@ -255,6 +335,19 @@ TEST_CASE("a bad trace is refused with its path") {
   refused(R"([{"op": "replace", "path": "/ids/0/1/0", "value": 4}])", "$.ids[0][1]");
   refused(R"([{"op": "replace", "path": "/ids/0/1/0", "value": -1}])", "$.ids[0][1]");
   refused(R"([{"op": "replace", "path": "/ids/0/1/0", "value": 2}])", "each expert once");
+  const auto predicted = [&](const std::string& lists) {
+    return R"([{"op": "add", "path": "/predicted", "value": )" + lists + "}]";
+  };
+  const RoutingTrace looked = parse_routing_trace(good.patch(Json::parse(predicted("[[[], [1, 3]], [[], [0]]]"))), "x");
+  CHECK(looked.predicted == std::vector<int16_t>{-1, -1, 1, 3, -1, -1, 0, -1});
+  refused(predicted("3"), "$.predicted");
+  refused(predicted("[[[], [1]]]"), "$.predicted");
+  refused(predicted("[[[], [1]], [[]]]"), "$.predicted[1]");
+  refused(predicted("[[[], [1]], [[], [4]]]"), "$.predicted[1][1]");
+  refused(predicted("[[[], [1]], [[], [-1]]]"), "$.predicted[1][1]");
+  refused(predicted("[[[], [1]], [[], [2, 2]]]"), "each expert once");
+  refused(predicted("[[[], [0, 1, 2, 3, 0]], [[], [2]]]"), "$.predicted[0][1]");
+  refused(predicted("[[[], [1]], [[], 2]]"), "$.predicted[1][1]");
   CHECK_THROWS_AS(parse_routing_trace(Json::array(), "x"), Error);
 }
 

@@ -232,10 +232,10 @@ std::vector<double> attention_exact(const AttentionArgs& args, double* score_err
   return out;
 }
 
-TEST_CASE("attention: softmax and sum in double, without chunks") {
+TEST_CASE("attention: softmax and sum in double, without splits") {
   Random random(kSeed);
   for (const int64_t head_dim : {3, 64, 80, 128}) {
-    for (const int64_t length : {1, 64, 65, 129, 1000}) {
+    for (const int64_t length : {1, 64, 65, 129, 1000, 2100}) {
       for (const int64_t begin : {int64_t{0}, length / 2}) {
         std::vector<float> q(head_dim), out(head_dim);
         std::vector<bf16> k(length * head_dim), v(length * head_dim);
@@ -248,11 +248,12 @@ TEST_CASE("attention: softmax and sum in double, without chunks") {
         const std::vector<double> exact = attention_exact(args, &score_error);
         double v_max = 0;
         for (const bf16 x : v) v_max = std::max(v_max, std::fabs(static_cast<double>(to_float(x))));
-        // Each weight is off by exp(+-score error), the exp itself, and one rounding per position and per rescaling,
-        // in the numerator and in the sum alike.
-        const double chunks = static_cast<double>(length) / kAttentionChunk + 1;
-        const double relative =
-            2 * (score_error + kExpError * (1 + chunks) + (static_cast<double>(length) + 2 * chunks + 2) * kEps);
+        // Each weight is off by exp(+-score error), the exp itself, one rounding per position of its split, and an exp
+        // and two roundings per join on the way (the tree of its group, then the groups), in the numerator and in the
+        // sum alike.
+        const double joins = 4 + static_cast<double>(length / (kAttentionGroup * kAttentionSplit) + 1);
+        const double positions = static_cast<double>(std::min(length, kAttentionSplit));
+        const double relative = 2 * (score_error + kExpError * (1 + joins) + (positions + 2 * joins + 2) * kEps);
         for (int64_t d = 0; d < head_dim; ++d) REQUIRE(std::fabs(out[d] - exact[d]) <= relative * v_max);
       }
     }

@@ -228,6 +228,20 @@ FT_OP_CASE(kAttention, attention_equals_reference_over_head_sizes_lengths_and_wi
         for (const Values kind : test::kAllValues) check_attention(fn, reference, {64, 2, begin, length, kind}, random);
       }
     }
+    // Every place in a group where a context may begin and end, then several groups.
+    constexpr int64_t kGroup = kAttentionGroup * kAttentionSplit;
+    for (int64_t splits = 1; splits <= kAttentionGroup; ++splits) {
+      for (int64_t from = 0; from < splits; ++from) {
+        check_attention(fn, reference, {8, 1, from * kAttentionSplit, splits * kAttentionSplit, Values::kTiny}, random);
+        check_attention(fn, reference,
+                        {8, 2, from * kAttentionSplit + 5, splits * kAttentionSplit - 7, Values::kNormal}, random);
+      }
+    }
+    for (const int64_t length : {kGroup - 1, kGroup, kGroup + 1, 2 * kGroup, 4 * kGroup + 65}) {
+      for (const int64_t begin : {int64_t{0}, int64_t{700}, kGroup - 1, kGroup, length - 1}) {
+        if (begin < length) check_attention(fn, reference, {16, 8, begin, length, Values::kNormal}, random);
+      }
+    }
   });
 }
 
@@ -236,7 +250,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     Random random(kSeed);
     const int64_t head_dim = 64, heads = 5, begin = 70, length = 333;
     Guarded<float> q(heads * head_dim), together(q.size()), alone(q.size());
-    const int64_t lead = kAttentionChunk;  // rows before position 0, and after the last one
+    const int64_t lead = kAttentionGroup * kAttentionSplit;  // rows before position 0, and after the last one
     Guarded<bf16> k((lead + length + lead) * head_dim), v(k.size());
     fill(random, Values::kNormal, q.data(), q.size());
     for (int64_t i = 0; i < k.size(); ++i) {
@@ -265,7 +279,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
       fn(args);
     }
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
-    // Moved by whole chunks, cache and range together: the same bits.
+    // Moved by a whole group, cache and range together: the same bits.
     args.k = k.data();
     args.v = v.data();
     args.begin += lead;

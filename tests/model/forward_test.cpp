@@ -20,16 +20,13 @@ class Recorder final : public Backend {
  public:
   explicit Recorder(const WeightList& list) : list_(list) {}
   void embed(TableId table, Slot to) override { line() << "embed " << table_name(table) << " > " << name(to); }
-  void rmsnorm(Slot from, VectorId weight, float, Slot to) override {
-    line() << "rmsnorm " << name(from) << " " << vector_name(weight) << " > " << name(to);
-  }
-  void linear(Slot from, std::initializer_list<Linear> outputs) override {
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override {
     line() << "linear " << name(from);
-    for (const Linear& l : outputs) {
-      text_ << " " << matrix_name(l.weight);
-      if (l.bias.index >= 0) text_ << "+" << vector_name(l.bias);
-      text_ << " > " << name(l.to);
-    }
+    if (norm.weight.index >= 0) text_ << " by " << vector_name(norm.weight);
+    for (const Linear& l : outputs) text_ << " " << product(l) << " > " << name(l.to);
+  }
+  void linear_add(Slot from, const Linear& output) override {
+    line() << "linear " << name(from) << " " << product(output) << " added to " << name(output.to);
   }
   void attention(const AttentionSpec& spec) override {
     last_attention = spec;
@@ -38,13 +35,12 @@ class Recorder final : public Backend {
   void silu_mul(Slot gate, Slot up, Slot to) override {
     line() << "silu_mul " << name(gate) << " " << name(up) << " > " << name(to);
   }
-  void add(Slot into, Slot from) override { line() << "add " << name(into) << " " << name(from); }
-  void moe(const MoeSpec& spec, Slot from, Slot to) override {
-    line() << "moe " << spec.moe_layer << " " << matrix_name(spec.router) << (spec.renormalize ? " renormalized " : " ")
-           << name(from) << " > " << name(to);
+  void moe(const MoeSpec& spec, Slot residual) override {
+    line() << "moe " << spec.moe_layer << " by " << vector_name(spec.norm.weight) << " " << matrix_name(spec.router)
+           << (spec.renormalize ? " renormalized " : " ") << "added to " << name(residual);
   }
-  void logits(Slot from, VectorId norm, float, MatrixId head) override {
-    line() << "logits " << name(from) << " " << vector_name(norm) << " " << matrix_name(head);
+  void logits(Slot from, const Norm& norm, MatrixId head) override {
+    line() << "logits " << name(from) << " " << vector_name(norm.weight) << " " << matrix_name(head);
   }
   std::string text() const { return text_.str(); }
   AttentionSpec last_attention;
@@ -52,8 +48,7 @@ class Recorder final : public Backend {
  private:
   std::ostream& line() { return text_ << "\n"; }
   static std::string name(Slot slot) {
-    static const char* const kNames[kSlotCount] = {"residual",  "normed", "query", "key", "value",
-                                                   "attention", "gate",   "up",    "out"};
+    static const char* const kNames[kSlotCount] = {"residual", "query", "key", "value", "attention", "gate", "up"};
     return kNames[static_cast<size_t>(slot)];
   }
   static std::string plain(std::string name) {
@@ -62,6 +57,9 @@ class Recorder final : public Backend {
       if (at != std::string::npos) name.erase(at, std::string(cut).size());
     }
     return name;
+  }
+  std::string product(const Linear& l) const {
+    return matrix_name(l.weight) + (l.bias.index >= 0 ? "+" + vector_name(l.bias) : "");
   }
   std::string matrix_name(MatrixId id) const {
     return plain(list_.matrices.at(static_cast<size_t>(id.index)).stems[0]);
@@ -84,24 +82,16 @@ TEST_CASE("a dense and a MoE layer, in order") {
   family->forward(recorder, ModelWeights{}, StepBatch{});
   CHECK(recorder.text() == R"(
 embed model.embed_tokens > residual
-rmsnorm residual 0.input_layernorm > normed
-linear normed 0.self_attn.q_proj > query 0.self_attn.k_proj > key 0.self_attn.v_proj > value
+linear residual by 0.input_layernorm 0.self_attn.q_proj > query 0.self_attn.k_proj > key 0.self_attn.v_proj > value
 attention 0 0.self_attn.q_norm 0.self_attn.k_norm
-linear attention 0.self_attn.o_proj > out
-add residual out
-rmsnorm residual 0.post_attention_layernorm > normed
-linear normed 0.mlp.gate_proj > gate 0.mlp.up_proj > up
+linear attention 0.self_attn.o_proj added to residual
+linear residual by 0.post_attention_layernorm 0.mlp.gate_proj > gate 0.mlp.up_proj > up
 silu_mul gate up > gate
-linear gate 0.mlp.down_proj > out
-add residual out
-rmsnorm residual 1.input_layernorm > normed
-linear normed 1.self_attn.q_proj > query 1.self_attn.k_proj > key 1.self_attn.v_proj > value
+linear gate 0.mlp.down_proj added to residual
+linear residual by 1.input_layernorm 1.self_attn.q_proj > query 1.self_attn.k_proj > key 1.self_attn.v_proj > value
 attention 1 1.self_attn.q_norm 1.self_attn.k_norm
-linear attention 1.self_attn.o_proj > out
-add residual out
-rmsnorm residual 1.post_attention_layernorm > normed
-moe 0 1.mlp.gate renormalized normed > out
-add residual out
+linear attention 1.self_attn.o_proj added to residual
+moe 0 by 1.post_attention_layernorm 1.mlp.gate renormalized added to residual
 logits residual model.norm model.embed_tokens)");
   CHECK(recorder.last_attention.heads == 4);
   CHECK(recorder.last_attention.kv_heads == 2);
@@ -116,10 +106,11 @@ TEST_CASE("attention biases are declared and used when the configuration has the
   const WeightList list = family->declare_weights();
   Recorder recorder(list);
   family->forward(recorder, ModelWeights{}, StepBatch{});
-  CHECK(mentions(recorder.text(), {"0.self_attn.q_proj+0.self_attn.q_proj.bias > query",
-                                   "0.self_attn.k_proj+0.self_attn.k_proj.bias > key",
-                                   "0.self_attn.v_proj+0.self_attn.v_proj.bias > value",
-                                   "0.self_attn.o_proj+0.self_attn.o_proj.bias > out", "model.norm lm_head", "moe 0"}));
+  CHECK(mentions(
+      recorder.text(),
+      {"0.self_attn.q_proj+0.self_attn.q_proj.bias > query", "0.self_attn.k_proj+0.self_attn.k_proj.bias > key",
+       "0.self_attn.v_proj+0.self_attn.v_proj.bias > value",
+       "0.self_attn.o_proj+0.self_attn.o_proj.bias added to residual", "model.norm lm_head", "moe 0"}));
   CHECK(!mentions(recorder.text(), {"renormalized"}));
   CHECK(recorder.last_attention.window == 0);
 }

@@ -48,6 +48,19 @@ TEST_CASE("a slowed link is a GPU's") {
   CHECK(refusal([](auto& p) { p.serve.device = "host", p.serve.link_slowdown.reset(); }) == "");
 }
 
+TEST_CASE("look-ahead is offload's and hybrid's, and says how far it goes") {
+  const std::string start = "p refused, value refused: $.serve.";
+  CHECK(refusal([](auto& p) { p.serve.max_prefetches_per_layer.reset(); }) ==
+        start + "max_prefetches_per_layer is 'absent'; allowed: a number with look_ahead");
+  CHECK(refusal([](auto& p) { p.serve.look_ahead.reset(); }) ==
+        start + "max_prefetches_per_layer is 'present'; allowed: no such key without it");
+  CHECK(refusal([](auto& p) { p.serve.look_ahead.reset(), p.serve.max_prefetches_per_layer.reset(); }) == "");
+  CHECK(refusal([](auto& p) {
+          use_strategy(p, "cpu");
+          p.serve.fetch_of_misses = {0, 0, 0, 0, 0};
+        }) == start + "look_ahead is 'router'; allowed: off with strategy cpu");
+}
+
 TEST_CASE("the split table fits its strategy") {
   const std::string start = "p refused, value refused: $.serve.";
   CHECK(refusal([](auto& p) {
@@ -78,6 +91,7 @@ TEST_CASE("the split table fits its strategy") {
 TEST_CASE("resident has every expert in a slot and no split") {
   const auto resident = [](ft::Profile& p) {
     use_strategy(p, "resident");
+    p.serve.look_ahead.reset(), p.serve.max_prefetches_per_layer.reset();
     p.serve.fetch_of_misses = {};
     p.serve.promote_bytes_per_layer = 0;
   };

@@ -224,7 +224,7 @@ TEST_CASE("coordinates of a point take any name but numbers only") {
 
 TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   Json json = sample_json();
-  json["version"] = "1.3.0";
+  json["version"] = "1.4.0";
   json["weather"] = "fine";
   json["identity"]["host"]["altitude_m"] = 400;
   json["candidates"][0]["colour"] = "blue";
@@ -254,6 +254,18 @@ TEST_CASE("a profile of version 1.1, which knows nothing of a GPU, is read as it
   CHECK(profile.conditions.link.empty());
   CHECK(profile.conditions.banks.empty());
   CHECK(!profile.serve.link_slowdown.has_value());
+}
+
+TEST_CASE("a profile of version 1.2, which knows neither cache policies nor look-ahead, is read as it was") {
+  Json json = sample_json();
+  json["version"] = "1.2.0";
+  for (const char* key : {"cache_policy", "look_ahead", "max_prefetches_per_layer"}) {
+    CHECK(json["serve"].erase(key) == 1);
+  }
+  const ft::Profile profile = ft::parse_profile(json, "p.json");
+  CHECK(!profile.serve.cache_policy.has_value());
+  CHECK(!profile.serve.look_ahead.has_value());
+  CHECK(!profile.serve.max_prefetches_per_layer.has_value());
 }
 
 TEST_CASE("versions") {
@@ -322,11 +334,18 @@ TEST_CASE("the limits of serve are the engine's limits and the options'") {
   CHECK(serve["fetch_of_misses"]["items"]["maximum"] == ft::kMaxExperts);
   CHECK(serve["synthetic_seed"]["maximum"] == ft::kMaxSyntheticSeed);
   CHECK(serve["link_slowdown"]["maximum"] == ft::kMaxLinkSlowdown);
+  CHECK(serve["max_prefetches_per_layer"]["maximum"] == ft::kMaxPrefetchesPerLayer);
+  CHECK(serve["cache_policy"]["enum"] == Json({"lru", "lrfu"}));  // the names of engine/experts/cache_policy.h
+  CHECK(serve["look_ahead"]["enum"] == Json({"off", "router"}));
   for (const ft::ProgramSpec& program : {ft::kTuneProgram, ft::kProbeProgram}) {
     const auto option = std::find_if(program.options.begin(), program.options.end(),
                                      [](const ft::OptionSpec& spec) { return spec.name == "--link-slowdown"; });
     REQUIRE(option != program.options.end());
     CHECK(option->high == ft::kMaxLinkSlowdown);
+    const auto ahead = std::find_if(program.options.begin(), program.options.end(),
+                                    [](const ft::OptionSpec& spec) { return spec.name == "--look-ahead"; });
+    REQUIRE(ahead != program.options.end());
+    CHECK(ahead->high == ft::kMaxPrefetchesPerLayer);
   }
   CHECK(serve["max_context"]["maximum"] == ft::kMaxListedContext);
   const Json& trace = ft::built_in_schema("routing_trace").at("properties");

@@ -138,7 +138,8 @@ TEST_CASE("prefill leaves the decode cache as it was") {
   engine.prefill(sequence, std::vector<int32_t>(100, 5));
   const SlotTable::Content after = engine.cache_content();
   CHECK(after.key_of_slot == before.key_of_slot);
-  CHECK(after.slots_by_age == before.slots_by_age);
+  CHECK(after.priority_of_key == before.priority_of_key);
+  CHECK(after.plans == before.plans);
 }
 
 TEST_CASE("a restored cache goes on as the one it was taken from") {
@@ -156,6 +157,113 @@ TEST_CASE("a restored cache goes on as the one it was taken from") {
   SlotTable::Content wrong = original.cache_content();
   wrong.key_of_slot.pop_back();
   CHECK_THROWS_AS(restored.restore_cache(wrong), Error);
+}
+
+// The replay is the engine's cache: same experts, same predictions, same counters.
+TEST_CASE("look-ahead: counters equal a walk of the slot table over the forced trace") {
+  const ModelGeometry& geometry = tiny().family->geometry();
+  const int layers = static_cast<int>(geometry.moe_layers.size()), top_k = geometry.expert.top_k;
+  auto trace = std::make_shared<RoutingTrace>(
+      synthetic_routing("mixed+lookahead:0.8/0.7", layers, geometry.expert.experts, top_k, 64, 3));
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+    for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLrfu}) {
+      EngineConfig config = config_for(tiny(), strategy, 24, 2);
+      config.cache_policy = policy;
+      config.look_ahead = LookAhead::kRouter;
+      config.max_prefetches_per_layer = 3;
+      Engine engine(tiny(), config, kPlenty);
+      engine.set_routing(trace);
+      run_greedy(engine, std::vector<int32_t>{7}, 40);  // a prompt of one token is a decode step too
+      const EngineCounters got = engine.counters();
+
+      SlotTable table(layers, geometry.expert.experts, config.slots,
+                      make_slot_policy(policy, layers, config.slots, top_k));
+      LayerPlan plan;
+      plan.reserve(top_k);
+      std::vector<ExpertSlot> copies;
+      EngineCounters want;
+      const auto promotions = static_cast<int>(config.promote_bytes_per_layer / engine.formats().expert_bytes_max);
+      for (int64_t token = 0; token < static_cast<int64_t>(got.decode_steps); ++token) {
+        for (int layer = 0; layer < layers; ++layer) {
+          std::vector<int> distinct(trace->at(token, layer).begin(), trace->at(token, layer).end());
+          std::sort(distinct.begin(), distinct.end());
+          table.plan(layer, distinct, config.fetch_of_misses, promotions, plan);
+          want.expert_hits += plan.hits.size() + plan.arriving.size();
+          want.expert_fetched += plan.fetches.size();
+          want.expert_promoted += plan.promotions.size();
+          want.prefetch_useful += static_cast<uint64_t>(plan.first_uses);
+          if (layer + 1 == layers) continue;
+          std::vector<int> predicted;
+          for (const int16_t id : trace->predicted_at(token, layer + 1)) {
+            if (id >= 0) predicted.push_back(id);
+          }
+          if (predicted.empty()) continue;
+          table.prefetch(layer + 1, predicted, 3, copies);
+          want.expert_predicted += predicted.size();
+          want.expert_prefetched += copies.size();
+        }
+      }
+      CHECK(got.decode_steps >= 40);
+      CHECK(got.expert_hits == want.expert_hits);
+      CHECK(got.expert_fetched == want.expert_fetched);
+      CHECK(got.expert_promoted == want.expert_promoted);
+      CHECK(got.expert_predicted == want.expert_predicted);
+      CHECK(got.expert_prefetched == want.expert_prefetched);
+      CHECK(got.prefetch_useful == want.prefetch_useful);
+      CHECK(got.prefetch_late <= got.prefetch_useful);
+      CHECK(got.prefetch_useful > got.expert_prefetched / 2);
+      CHECK(got.bytes_fetched == (got.expert_fetched + got.expert_promoted + got.expert_prefetched) *
+                                     static_cast<uint64_t>(engine.formats().expert_bytes_max));
+      const SlotTable::Content content = engine.cache_content();
+      CHECK(content.key_of_slot == table.content().key_of_slot);
+      CHECK(content.priority_of_key == table.content().priority_of_key);
+      CHECK(engine.engaged().look_ahead == "router");
+      CHECK(engine.engaged().cache_policy == cache_policy_name(policy));
+    }
+  }
+}
+
+TEST_CASE("the next router's predictions are recorded, and are better than chance") {
+  const ModelGeometry& geometry = tiny().family->geometry();
+  EngineConfig config = config_for(tiny(), Strategy::kOffload, 24, 2);
+  config.look_ahead = LookAhead::kRouter;
+  config.max_prefetches_per_layer = 2;
+  Engine engine(tiny(), config, kPlenty);
+  RoutingTrace trace;
+  engine.record_routing(&trace);
+  run_greedy(engine, kPrompt, 30);
+  engine.record_routing(nullptr);
+  trace.source = "test";
+  check_routing_trace(trace, "recorded");
+  CHECK(trace.predictions == geometry.expert.top_k);
+  const PredictionStatistics statistics = prediction_statistics(trace);
+  CHECK(statistics.picks == trace.tokens * (trace.layers - 1) * trace.top_k);
+  CHECK(statistics.precision() > 2.0 * geometry.expert.top_k / geometry.expert.experts);
+  CHECK(statistics.precision() == statistics.recall());  // as many predictions as picks
+  MESSAGE("precision of the next layer's router: " << statistics.precision());
+}
+
+TEST_CASE("look-ahead is refused where nothing is fetched, and one past its bounds") {
+  const auto refused = [](auto change, const char* part) {
+    EngineConfig config = config_for(tiny(), Strategy::kOffload, 24, 1);
+    config.look_ahead = LookAhead::kRouter;
+    config.max_prefetches_per_layer = 1;
+    CHECK_NOTHROW(Engine(tiny(), config, kPlenty));
+    change(config);
+    CHECK_THROWS_WITH_AS(Engine(tiny(), config, kPlenty), doctest::Contains(part), Error);
+  };
+  refused([](EngineConfig& c) { c.max_prefetches_per_layer = 0; }, "max_prefetches_per_layer");
+  refused([](EngineConfig& c) { c.max_prefetches_per_layer = kMaxPrefetchesPerLayer + 1; }, "1 to 64");
+  refused([](EngineConfig& c) { c.look_ahead = LookAhead::kOff; }, "0 to 0");
+  refused([](EngineConfig& c) { c.slots = 4; }, "5 or more");
+  refused(
+      [](EngineConfig& c) {
+        c = config_for(tiny(), Strategy::kCpu, 24, 1);
+        c.look_ahead = LookAhead::kRouter;
+        c.max_prefetches_per_layer = 1;
+      },
+      "strategy cpu");
+  refused([](EngineConfig& c) { c.numerics = Numerics::kReference; }, "numerics reference");
 }
 
 TEST_CASE("the routers choose what routing.json recorded on held-out text") {

@@ -53,6 +53,7 @@ LoadedModel model_at(const std::string& path) {
     WorkerPool pool(WorkerPoolOptions{.threads = 2, .cpus = {}});
     WeightSource source;
     source.model_path = path;
+    source.synthetic = !std::filesystem::exists(path + "/model.safetensors");
     model.family = make_family(load_model_config(path));
     model.weights = load_weights(*model.family, source, pool);
   }

@@ -17,7 +17,7 @@ std::string data_path(const std::string& name);
 // FT_SHARED / name, or empty when that folder is not there.
 std::string shared_path(const std::string& name);
 
-// Loaded once per path and process.
+// Loaded once per path and process. A folder with a configuration alone: synthetic weights.
 LoadedModel model_at(const std::string& path);
 
 inline constexpr MemoryInputs kPlenty{Device::kHost, int64_t{8} << 30, int64_t{8} << 30};

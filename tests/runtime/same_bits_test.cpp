@@ -114,6 +114,27 @@ TEST_CASE("the bundled model gives one hash along every axis") {
   }
 }
 
+TEST_CASE("look-ahead and the cache policy do not change a bit") {
+  const LoadedModel model = model_at(data_path("tiny-moe"));
+  const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));
+  for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+    for (const int64_t slots : {5, 12, 64}) {
+      for (const int prefetches : {0, 1, 3, kMaxPrefetchesPerLayer}) {
+        for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLrfu}) {
+          EngineConfig config = config_for(model, strategy, slots, 2);
+          config.cache_policy = policy;
+          config.look_ahead = prefetches == 0 ? LookAhead::kOff : LookAhead::kRouter;
+          config.max_prefetches_per_layer = prefetches;
+          CAPTURE(std::string(strategy_name(strategy)));
+          CAPTURE(slots);
+          CAPTURE(prefetches);
+          CHECK(run_hash(model, config) == expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a cpu run without any slot has the same bits") {
   const LoadedModel model = model_at(data_path("golden/qwen3_moe-nvfp4_ct"));
   EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);

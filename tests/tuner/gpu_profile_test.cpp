@@ -42,6 +42,14 @@ TEST_CASE("serve becomes a configuration of the device that it names, with its s
   Serve serve = gpu_serve();
   CHECK(engine_config_from_serve(serve, "").device == Device::kCuda);
   CHECK(engine_config_from_serve(serve, "").link_slowdown == 1);
+  CHECK(engine_config_from_serve(serve, "").cache_policy == CachePolicy::kLru);  // what profiles without the key meant
+  CHECK(engine_config_from_serve(serve, "").look_ahead == LookAhead::kOff);
+  serve.cache_policy = "lrfu";
+  serve.look_ahead = "router";
+  serve.max_prefetches_per_layer = 3;
+  CHECK(engine_config_from_serve(serve, "").cache_policy == CachePolicy::kLrfu);
+  CHECK(engine_config_from_serve(serve, "").look_ahead == LookAhead::kRouter);
+  CHECK(engine_config_from_serve(serve, "").max_prefetches_per_layer == 3);
   serve.link_slowdown = 8;
   CHECK(engine_config_from_serve(serve, "").link_slowdown == 8);
   serve.device = "host";

@@ -1,14 +1,17 @@
-// Checked against: a naive simulator written from the policy's words (a list of keys in order of use), closed forms
-// for full and empty caches, and the generator's known batches.
+// Checked against: a naive simulator around the naive table of tests/experts, closed forms for full and empty caches, the
+// generator's known batches, and for the offline optimum every way to choose victims.
 #include "tuner/replay.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "kernels/base/error.h"
+#include "tests/experts/naive_table.h"
+#include "tuner/optimum.h"
 
 namespace ft {
 namespace {
@@ -16,70 +19,50 @@ namespace {
 struct NaiveResult {
   std::vector<int64_t> misses;
   int64_t hits = 0, fetched = 0, cpu = 0, promoted = 0, cpu_picks = 0, experts = 0;
+  int64_t predicted = 0, prefetched = 0, useful = 0;
   std::set<int64_t> cached;
 };
 
-// One list of (layer, expert) keys, oldest first; empty slots are negative keys.
 NaiveResult simulate(const std::vector<const RoutingTrace*>& traces, const ReplayOptions& options) {
   const RoutingTrace& shape = *traces[0];
+  const int distinct = std::min<int>(shape.experts, shape.top_k * static_cast<int>(traces.size()));
+  NaiveTable table(shape.experts, options.slots,
+                   make_slot_policy(options.cache_policy, shape.layers, options.slots, distinct));
   NaiveResult result;
-  result.misses.assign(
-      static_cast<size_t>(std::min<int>(shape.experts, shape.top_k * static_cast<int>(traces.size()))) + 1, 0);
-  std::vector<int64_t> order;
-  for (int64_t s = 0; s < options.slots; ++s) order.push_back(options.start_full ? s : -1 - s);
+  result.misses.assign(static_cast<size_t>(distinct) + 1, 0);
   for (int64_t step = 0; step < shape.tokens; ++step) {
-    std::set<int64_t> filled;
     for (int layer = 0; layer < shape.layers; ++layer) {
-      std::map<int, int> uses;
+      std::map<int, int> picks;
       for (const RoutingTrace* trace : traces) {
-        for (const int16_t id : trace->at(step, layer)) ++uses[id];
+        for (const int16_t id : trace->at(step, layer)) ++picks[id];
       }
-      std::vector<int> missing;
-      std::set<int64_t> pinned;
-      const bool counted = step >= options.discard_steps;
-      for (const auto& [expert, picks] : uses) {
-        const int64_t key = static_cast<int64_t>(layer) * shape.experts + expert;
-        const auto found = std::find(order.begin(), order.end(), key);
-        if (found == order.end()) {
-          missing.push_back(expert);
-          continue;
+      std::vector<int> ids;
+      for (const auto& [expert, count] : picks) ids.push_back(expert);
+      const LayerPlan plan = table.plan(layer, ids, options.fetch_of_misses, options.max_promotions);
+      std::vector<int> predicted;
+      for (int rank = 0; layer + 1 < shape.layers && rank < shape.predictions; ++rank) {
+        for (const RoutingTrace* trace : traces) {
+          const int id = trace->predicted_at(step, layer + 1)[static_cast<size_t>(rank)];
+          if (id >= 0 && std::find(predicted.begin(), predicted.end(), id) == predicted.end()) predicted.push_back(id);
         }
-        order.erase(found);
-        order.push_back(key);
-        pinned.insert(key);
-        if (counted) ++result.hits;
       }
-      if (counted) {
-        ++result.misses[missing.size()];
-        result.experts += static_cast<int64_t>(uses.size());
-      }
-      int fetches = options.slots == 0 || missing.empty() ? 0 : options.fetch_of_misses[missing.size()];
-      int promotions = options.slots == 0 ? 0 : options.max_promotions;
-      for (const int expert : missing) {
-        const int64_t key = static_cast<int64_t>(layer) * shape.experts + expert;
-        const bool fetch = fetches-- > 0;
-        if (counted) {
-          ++(fetch ? result.fetched : result.cpu);
-          if (!fetch) result.cpu_picks += uses[expert];
-        }
-        if (!fetch) {
-          if (promotions <= 0) continue;
-          if (pinned.contains(order.front()) || filled.contains(order.front())) {
-            promotions = 0;
-            continue;
-          }
-          --promotions;
-          if (counted) ++result.promoted;
-        }
-        order.erase(order.begin());
-        order.push_back(key);
-        pinned.insert(key);
-        filled.insert(key);
-      }
+      if (options.max_prefetches == 0) predicted.clear();
+      const auto copies = table.prefetch(layer + 1, predicted, options.max_prefetches);
+      if (step < options.discard_steps) continue;
+      result.predicted += static_cast<int64_t>(predicted.size());
+      result.prefetched += static_cast<int64_t>(copies.size());
+      result.useful += plan.first_uses;
+      result.hits += static_cast<int64_t>(plan.hits.size() + plan.arriving.size());
+      result.fetched += static_cast<int64_t>(plan.fetches.size());
+      result.cpu += static_cast<int64_t>(plan.cpu.size());
+      result.promoted += static_cast<int64_t>(plan.promotions.size());
+      for (const int expert : plan.cpu) result.cpu_picks += picks[expert];
+      result.experts += static_cast<int64_t>(ids.size());
+      ++result.misses[plan.fetches.size() + plan.cpu.size()];
     }
   }
-  for (const int64_t key : order) {
-    if (key >= 0) result.cached.insert(key);
+  for (const auto& entry : table.entries) {
+    if (entry.key >= 0) result.cached.insert(entry.key);
   }
   return result;
 }
@@ -100,6 +83,7 @@ TEST_CASE("replay equals the naive simulator over presets, batches, splits and p
       std::vector<RoutingTrace> traces;
       for (int i = 0; i < batch; ++i) {
         traces.push_back(generate_trace(preset, kLayers, kExperts, kTopK, 60, 7, static_cast<uint64_t>(i)));
+        draw_predictions(traces.back(), 0.7, 0.6, static_cast<uint64_t>(i));
       }
       std::vector<TraceSequence> sequences;
       std::vector<const RoutingTrace*> pointers;
@@ -112,6 +96,9 @@ TEST_CASE("replay equals the naive simulator over presets, batches, splits and p
         for (const double part : {0.0, 0.5, 1.0}) {
           for (const int promotions : {0, 1, 3}) {
             ReplayOptions options{slots, share(distinct, part), promotions, false, 10};
+            options.cache_policy = cases % 2 == 0 ? CachePolicy::kLru : CachePolicy::kLrfu;
+            options.max_prefetches = cases % 3 * 2;
+            CAPTURE(options.max_prefetches);
             CAPTURE(preset);
             CAPTURE(batch);
             CAPTURE(slots);
@@ -130,6 +117,7 @@ TEST_CASE("replay equals the naive simulator over presets, batches, splits and p
               sum.cpu += n * entry.counts.cpu;
               sum.promoted += n * entry.counts.promoted;
               sum.cpu_picks += n * entry.counts.cpu_picks;
+              sum.prefetched += n * entry.counts.prefetched;
               times += entry.times;
             }
             CHECK(times == 50 * kLayers);
@@ -138,6 +126,10 @@ TEST_CASE("replay equals the naive simulator over presets, batches, splits and p
             CHECK(sum.cpu == want.cpu);
             CHECK(sum.promoted == want.promoted);
             CHECK(sum.cpu_picks == want.cpu_picks);
+            CHECK(sum.prefetched == want.prefetched);
+            CHECK(got.predicted == want.predicted);
+            CHECK(got.prefetched == want.prefetched);
+            CHECK(got.prefetch_useful == want.useful);
             CHECK(got.hit_rate == doctest::Approx(static_cast<double>(want.hits) / static_cast<double>(want.experts)));
             std::set<int64_t> cached(got.content.key_of_slot.begin(), got.content.key_of_slot.end());
             cached.erase(-1);
@@ -149,6 +141,79 @@ TEST_CASE("replay equals the naive simulator over presets, batches, splits and p
     }
   }
   CHECK(cases == 3 * 2 * 4 * 9);
+}
+
+namespace {
+
+// Fewest misses over every choice of victims: one use after the other, `held` of at most `slots` keys.
+int64_t fewest_misses(const std::vector<int>& uses, size_t at, std::set<int> held, size_t slots) {
+  if (at == uses.size()) return 0;
+  if (held.contains(uses[at])) return fewest_misses(uses, at + 1, held, slots);
+  if (held.size() < slots) {
+    held.insert(uses[at]);
+    return 1 + fewest_misses(uses, at + 1, held, slots);
+  }
+  int64_t best = std::numeric_limits<int64_t>::max();
+  for (const int victim : std::set<int>(held)) {
+    std::set<int> next = held;
+    next.erase(victim);
+    next.insert(uses[at]);
+    best = std::min(best, 1 + fewest_misses(uses, at + 1, next, slots));
+  }
+  return best;
+}
+
+int64_t misses_of(const ReplayResult& result) {
+  int64_t misses = 0;
+  for (size_t m = 0; m < result.misses_histogram.size(); ++m) {
+    misses += static_cast<int64_t>(m) * result.misses_histogram[m];
+  }
+  return misses;
+}
+
+}  // namespace
+
+TEST_CASE("the offline optimum equals the best of all choices of victims") {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const RoutingTrace trace = generate_trace("uniform", 2, 3, 1, 7, seed);
+    std::vector<int> uses;
+    for (int64_t token = 0; token < trace.tokens; ++token) {
+      for (int layer = 0; layer < 2; ++layer) uses.push_back(layer * 3 + trace.at(token, layer)[0]);
+    }
+    for (const int64_t slots : {1, 2, 3, 4, 6}) {
+      CAPTURE(slots);
+      const OptimumResult optimum = offline_optimum(split_trace(trace, 1), slots, 0);
+      CHECK(optimum.experts == 14);
+      CHECK(optimum.misses == fewest_misses(uses, 0, {}, static_cast<size_t>(slots)));
+    }
+  }
+}
+
+TEST_CASE("no policy misses less than the offline optimum; LRFU never misses much more than LRU, and often less") {
+  int64_t lru_misses = 0, lrfu_misses = 0;
+  for (const char* preset : {"diverse", "mixed", "agentic", "dsv4-flat", "uniform"}) {
+    const RoutingTrace trace = generate_trace(preset, 4, 64, 4, 240, 3);
+    for (const int batch : {1, 2}) {
+      const std::vector<TraceSequence> sequences = split_trace(trace, batch);
+      for (const int64_t slots : {26, 64, 128, 256}) {
+        CAPTURE(preset);
+        CAPTURE(batch);
+        CAPTURE(slots);
+        ReplayOptions options{slots, share(4 * batch, 1.0)};
+        options.cache_policy = CachePolicy::kLru;
+        const int64_t lru = misses_of(replay(sequences, options));
+        options.cache_policy = CachePolicy::kLrfu;
+        const int64_t lrfu = misses_of(replay(sequences, options));
+        const int64_t optimum = offline_optimum(sequences, slots, 0).misses;
+        CHECK(optimum <= lru);
+        CHECK(optimum <= lrfu);
+        CHECK(static_cast<double>(lrfu) <= 1.05 * static_cast<double>(lru));
+        lru_misses += lru;
+        lrfu_misses += lrfu;
+      }
+    }
+  }
+  CHECK(lrfu_misses < lru_misses);
 }
 
 TEST_CASE("resident hits always; nothing hits without slots") {

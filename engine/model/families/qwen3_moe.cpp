@@ -119,6 +119,7 @@ struct AttentionWeights {
 struct MlpWeights {
   VectorId norm;
   MatrixId router;          // MoE layers
+  MatrixId next_router;     // of the next MoE layer
   MatrixId gate, up, down;  // dense layers
 };
 
@@ -134,6 +135,11 @@ class Qwen3Moe final : public Family {
     const ModelGeometry& g = config_.geometry;
     table_ = list_.table({"model.embed_tokens.weight"}, g.vocab, g.hidden);
     for (int layer = 0; layer < g.layers; ++layer) declare_layer(layer);
+    MatrixId next;
+    for (size_t i = layers_.size(); i-- > 0;) {
+      layers_[i].mlp.next_router = next;
+      if (layers_[i].moe_layer >= 0) next = layers_[i].mlp.router;
+    }
     norm_ = list_.vector({"model.norm.weight"}, g.hidden);
     head_ = list_.matrix({config_.tied ? "model.embed_tokens" : "lm_head"}, g.vocab, g.hidden, /*keep_bf16=*/true);
   }
@@ -146,8 +152,6 @@ class Qwen3Moe final : public Family {
     const bool has_dense = g.moe_layers.size() < static_cast<size_t>(g.layers);
     switch (slot) {
       case Slot::kResidual:
-      case Slot::kNormed:
-      case Slot::kOut:
         return g.hidden;
       case Slot::kQuery:
       case Slot::kAttention:
@@ -168,15 +172,14 @@ class Qwen3Moe final : public Family {
     backend.embed(table_, Slot::kResidual);
     for (size_t i = 0; i < layers_.size(); ++i) {
       attend(backend, layers_[i].attention, static_cast<int>(i));
-      backend.rmsnorm(Slot::kResidual, layers_[i].mlp.norm, config_.norm_eps, Slot::kNormed);
+      const MlpWeights& mlp = layers_[i].mlp;
       if (layers_[i].moe_layer >= 0) {
-        backend.moe({layers_[i].moe_layer, layers_[i].mlp.router, config_.renormalize}, Slot::kNormed, Slot::kOut);
+        backend.moe({layers_[i].moe_layer, norm_by(mlp.norm), mlp.router, config_.renormalize, mlp.next_router}, Slot::kResidual);
       } else {
-        dense_mlp(backend, layers_[i].mlp);
+        dense_mlp(backend, mlp);
       }
-      backend.add(Slot::kResidual, Slot::kOut);
     }
-    backend.logits(Slot::kResidual, norm_, config_.norm_eps, head_);
+    backend.logits(Slot::kResidual, norm_by(norm_), head_);
   }
 
  private:
@@ -221,12 +224,14 @@ class Qwen3Moe final : public Family {
     return weights;
   }
 
+  Norm norm_by(VectorId weight) const { return {weight, config_.norm_eps}; }
+
   void attend(Backend& backend, const AttentionWeights& w, int layer) const {
     const ModelGeometry& g = config_.geometry;
-    backend.rmsnorm(Slot::kResidual, w.norm, config_.norm_eps, Slot::kNormed);
-    backend.linear(Slot::kNormed, {{w.query, w.query_bias, Slot::kQuery},
-                                   {w.key, w.key_bias, Slot::kKey},
-                                   {w.value, w.value_bias, Slot::kValue}});
+    backend.linear(Slot::kResidual, norm_by(w.norm),
+                   {{w.query, w.query_bias, Slot::kQuery},
+                    {w.key, w.key_bias, Slot::kKey},
+                    {w.value, w.value_bias, Slot::kValue}});
     AttentionSpec spec;
     spec.kv_layer = layer;
     spec.heads = g.heads;
@@ -238,14 +243,13 @@ class Qwen3Moe final : public Family {
     spec.k_norm = w.key_norm;
     spec.norm_eps = config_.norm_eps;
     backend.attention(spec);
-    backend.linear(Slot::kAttention, {{w.out, w.out_bias, Slot::kOut}});
-    backend.add(Slot::kResidual, Slot::kOut);
+    backend.linear_add(Slot::kAttention, {w.out, w.out_bias, Slot::kResidual});
   }
 
-  static void dense_mlp(Backend& backend, const MlpWeights& w) {
-    backend.linear(Slot::kNormed, {{w.gate, {}, Slot::kGate}, {w.up, {}, Slot::kUp}});
+  void dense_mlp(Backend& backend, const MlpWeights& w) const {
+    backend.linear(Slot::kResidual, norm_by(w.norm), {{w.gate, {}, Slot::kGate}, {w.up, {}, Slot::kUp}});
     backend.silu_mul(Slot::kGate, Slot::kUp, Slot::kGate);
-    backend.linear(Slot::kGate, {{w.down, {}, Slot::kOut}});
+    backend.linear_add(Slot::kGate, {w.down, {}, Slot::kResidual});
   }
 
   Qwen3MoeConfig config_;

@@ -29,6 +29,7 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
       weights_(parts.weights),
       marks_(parts.backend.pool.threads()),
       top_k_(parts.backend.family.geometry().expert.top_k),
+      predictions_(parts.config.look_ahead == LookAhead::kOff ? 0 : cuda::kMaxPlanTopK),
       moe_layer_count_(static_cast<int64_t>(parts.backend.family.geometry().moe_layers.size())),
       vocab_(parts.backend.family.geometry().vocab),
       kv_stride_(2 * parts.backend.family.geometry().kv_heads * parts.backend.family.geometry().head_dim),
@@ -55,8 +56,11 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   expert_weights_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   chosen_ = cuda::PinnedBuffer(moe_layer_count_ * tokens * top_k_ * 4);
   kv_ = cuda::DeviceBuffer(geometry.kv_layers * kv_layer_elements() * 2);
-  const int64_t input_bytes =
-      std::max(InputLayout(tokens, 0, top_k_).bytes, InputLayout(config_.max_batch, moe_layer_count_, top_k_).bytes);
+  attention_scratch_ = cuda::DeviceBuffer(cuda::attention_decode_scratch_bytes(
+      config_.max_batch, geometry.heads, static_cast<int>(geometry.kv_heads), geometry.head_dim, parts_.max_context));
+  cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
+  const int64_t input_bytes = std::max(InputLayout(tokens, 0, top_k_, predictions_).bytes,
+                                       InputLayout(config_.max_batch, moe_layer_count_, top_k_, predictions_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);
   inputs_host_ = cuda::PinnedBuffer(input_bytes);
 
@@ -85,12 +89,10 @@ void CudaBackend::begin(const StepTokens& tokens, bool decode, cuda::Placement p
   count_ = tokens.count();
   decode_ = decode;
   placement_ = placement;
-  packed_is_ = false;
 }
 
 // Everything that a decode step launches, for a capture or one by one.
 void CudaBackend::launch_forward() {
-  packed_is_ = false;
   cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   StepBatch batch;  // the family asks for nothing of it in a decode step
   batch.tokens = batch.logits_rows = count_;
@@ -122,6 +124,19 @@ void CudaBackend::fill_inputs(bool forced) {
   *host_input<int32_t>(in.forced) = forced ? 1 : 0;
 }
 
+void CudaBackend::fill_choices() {
+  int32_t* choices = host_input<int32_t>(inputs().choices);
+  for (int layer = 0; layer < moe_layer_count_; ++layer, choices += count_ * top_k_) {
+    parts_.hooks.choose(*tokens_, layer, choices);
+  }
+  if (predictions_ == 0) return;
+  int32_t* predicted = host_input<int32_t>(inputs().predicted);
+  std::fill_n(predicted, moe_layer_count_ * count_ * predictions_, -1);
+  for (int layer = 0; layer < moe_layer_count_; ++layer, predicted += count_ * predictions_) {
+    parts_.hooks.predict(*tokens_, layer, predicted, predictions_);
+  }
+}
+
 void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
   if (slots_dirty_) restore_cache(moe_.content());
   const bool decode = batch.decode && tokens.count() <= config_.max_batch;
@@ -129,12 +144,7 @@ void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
   const bool forced = parts_.hooks.forced();
   fill_inputs(decode && forced);
   if (!decode) return prefill_step(batch);
-  if (forced) {
-    int32_t* choices = host_input<int32_t>(inputs().choices);
-    for (int layer = 0; layer < moe_layer_count_; ++layer, choices += count_ * top_k_) {
-      parts_.hooks.choose(tokens, layer, choices);
-    }
-  }
+  if (forced) fill_choices();
   run(graphs_[static_cast<size_t>(count_) - 1]);
   if (parts_.hooks.recording()) {
     const int32_t* chosen = chosen_.as_host<int32_t>();
@@ -148,12 +158,7 @@ void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
 void CudaBackend::dense_step(const StepTokens& tokens, const StepBatch&) {
   begin(tokens, true, cuda::Placement::kAllHits);
   fill_inputs(parts_.hooks.forced());
-  if (parts_.hooks.forced()) {
-    int32_t* choices = host_input<int32_t>(inputs().choices);
-    for (int layer = 0; layer < moe_layer_count_; ++layer, choices += count_ * top_k_) {
-      parts_.hooks.choose(tokens, layer, choices);
-    }
-  }
+  if (parts_.hooks.forced()) fill_choices();
   cuda::Graph& graph = dense_graphs_[static_cast<size_t>(count_) - 1];
   if (!graph && !config_.no_wait) graph = capture_forward(count_, cuda::Placement::kAllHits);
   run(graph);
@@ -211,12 +216,11 @@ void CudaBackend::prefill_step(const StepBatch& batch) {
 }
 
 void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans) {
-  packed_is_ = false;
   cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   moe_.upload_given();
   for (const LayerPlan& plan : plans) {
     const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
-    moe(site.spec, site.from, site.to);
+    moe(site.spec, site.residual);
   }
   moe_.finish();
 }
@@ -272,7 +276,10 @@ void CudaBackend::add_counters(EngineCounters& counters) const {
   counters.expert_fetched += device.fetched;
   counters.expert_cpu += device.cpu;
   counters.expert_promoted += device.promoted;
-  counters.bytes_fetched += (device.fetched + device.promoted) * blob;
+  counters.expert_predicted += device.predicted;
+  counters.expert_prefetched += device.prefetched;
+  counters.prefetch_useful += device.useful;
+  counters.bytes_fetched += (device.fetched + device.promoted + device.prefetched) * blob;
   counters.bytes_cpu += device.cpu * blob;
   for (size_t i = 0; i < counters.misses_histogram.size(); ++i) {
     counters.misses_histogram[i] += device.misses_histogram[i];

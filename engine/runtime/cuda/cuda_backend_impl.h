@@ -13,17 +13,18 @@
 namespace ft {
 
 // What a step reads, one block that is copied in at once. Offsets for `tokens` tokens, in this order; the choices that
-// are forced come last and are copied for decode steps only.
+// are forced, and with look-ahead what a trace predicts, come last and are copied for decode steps only.
 struct InputLayout {
-  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, bytes = 0;
+  int64_t position = 0, ids = 0, sequence = 0, rows = 0, forced = 0, choices = 0, predicted = 0, bytes = 0;
 
-  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k) {
+  InputLayout(int64_t tokens, int64_t layers_of_choices, int top_k, int predictions) {
     ids = tokens * 8;
     sequence = ids + tokens * 4;
     rows = sequence + tokens * 4;
     forced = rows + tokens * 4;
     choices = forced + 4;
-    bytes = choices + layers_of_choices * tokens * top_k * 4;
+    predicted = choices + layers_of_choices * tokens * top_k * 4;
+    bytes = predicted + layers_of_choices * tokens * predictions * 4;
   }
 };
 
@@ -48,13 +49,12 @@ class CudaBackend final : public ServeBackend {
   void describe(EngagedRecord& record) const override;
 
   void embed(TableId table, Slot to) override;
-  void rmsnorm(Slot from, VectorId weight, float eps, Slot to) override;
-  void linear(Slot from, std::initializer_list<Linear> outputs) override;
+  void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
+  void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void silu_mul(Slot gate, Slot up, Slot to) override;
-  void add(Slot into, Slot from) override;
-  void moe(const MoeSpec& spec, Slot from, Slot to) override;
-  void logits(Slot from, VectorId norm, float eps, MatrixId head) override;
+  void moe(const MoeSpec& spec, Slot residual) override;
+  void logits(Slot from, const Norm& norm, MatrixId head) override;
 
  private:
   struct Rows {
@@ -63,7 +63,7 @@ class CudaBackend final : public ServeBackend {
   };
   Rows rows(Slot slot) const { return slots_[static_cast<size_t>(slot)]; }
   InputLayout inputs() const {
-    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_};
+    return {count_, placement_ == cuda::Placement::kTable && !decode_ ? 0 : moe_layer_count_, top_k_, predictions_};
   }
   template <class T>
   T* input(int64_t offset) const {
@@ -75,13 +75,12 @@ class CudaBackend final : public ServeBackend {
   }
   cuda::KvView kv_layer(int layer) const;
   int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
-  void pack(Slot slot);
-  void touch(Slot slot) {
-    if (packed_is_ && packed_slot_ == slot) packed_is_ = false;
-  }
+  cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
+  cuda::MatvecOutput output_of(const Linear& output, bool add) const;
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
+  void fill_choices();
   void launch_forward();
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
@@ -98,9 +97,11 @@ class CudaBackend final : public ServeBackend {
   cuda::Stream main_;
   WorkerMarks marks_;
   int top_k_ = 0;
+  int predictions_ = 0;  // per token and layer, kMaxPlanTopK with look-ahead
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
+  cuda::DeviceBuffer attention_scratch_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
@@ -114,8 +115,6 @@ class CudaBackend final : public ServeBackend {
   int64_t count_ = 0;
   bool decode_ = false;
   cuda::Placement placement_ = cuda::Placement::kTable;
-  bool packed_is_ = false;  // packed_ holds packed_slot_
-  Slot packed_slot_{};
   bool slots_dirty_ = false;
   uint32_t step_number_ = 0;
 

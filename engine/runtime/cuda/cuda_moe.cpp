@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "kernels/base/use_priority.h"
 #include "kernels/ops/activations.h"
 
 namespace ft {
@@ -46,12 +47,14 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       slots_(config_.slots * slot_bytes_),
       split_((max_distinct_ + 1) * static_cast<int64_t>(sizeof(int32_t))),
       counters_memory_(sizeof(cuda::StepCounters)),
-      step_number_(sizeof(uint32_t)) {
+      step_number_(sizeof(uint32_t)),
+      arrived_(sizeof(uint32_t)) {
   const int64_t pairs = parts.backend.max_tokens * top_k_;
   activated_ = cuda::DeviceBuffer(pairs * activation_words(bank_.layout(0).intermediate) * 4);
   outputs_ = cuda::DeviceBuffer(pairs * hidden_ * 4);
   cuda::fill_zero(activated_.data(), activated_.bytes(), main_.handle());  // padding of rows stays zero
   cuda::fill_zero(step_number_.data(), step_number_.bytes(), main_.handle());
+  cuda::fill_zero(arrived_.data(), arrived_.bytes(), main_.handle());
   std::vector<int32_t> split(config_.fetch_of_misses.begin(), config_.fetch_of_misses.end());
   split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
   cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
@@ -62,30 +65,39 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
   reset_counters();
-  SlotTable table(bank_.layers(), bank_.experts(), config_.slots);
+  SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
   if (config_.strategy == Strategy::kResident) table.fill_in_order();
   restore(table.content());
+}
+
+SlotPolicy CudaMoe::slot_policy() const {
+  return make_slot_policy(config_.cache_policy, bank_.layers(), config_.slots, max_distinct_);
 }
 
 void CudaMoe::make_table() {
   table_.layers = bank_.layers();
   table_.experts = bank_.experts();
   table_.slots = static_cast<int32_t>(config_.slots);
+  table_.slot_bits = slot_bits(config_.slots);
+  table_.half_life_log2 = slot_policy().half_life_log2;
+  table_.max_distinct = max_distinct_;
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
-  table_memory_ =
-      cuda::DeviceBuffer(padded(keys * 4) + padded(slots * 4) + 2 * padded(slots * 8) + padded(cuda::kClockWords * 8));
+  table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 3 * padded(slots * 8) +
+                                     padded(cuda::kClockWords * 8));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
   table_.key_of_slot = take<int32_t>(at, slots);
-  table_.used_at = take<uint64_t>(at, slots);
+  table_.priority_of_key = take<uint64_t>(at, keys);
+  table_.stamp = take<uint64_t>(at, slots);
   table_.filled_in = take<uint64_t>(at, slots);
+  table_.prefetched_in = take<uint64_t>(at, slots);
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
   cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
 }
 
 void CudaMoe::make_work() {
-  const int64_t copies = int64_t{2} * max_distinct_;
+  const int64_t copies = int64_t{max_distinct_} + config_.max_prefetches_per_layer;
   const int64_t bytes = padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::ExpertItem))) +
                         2 * padded(copies * 8) + padded(max_pairs_ * 4) + padded(max_pairs_) + 3 * kAlign;
   work_memory_ = cuda::DeviceBuffer(bytes * bank_.layers());
@@ -97,8 +109,8 @@ void CudaMoe::make_work() {
     work.copy_target = take<std::byte*>(at, copies);
     work.pairs = take<int32_t>(at, max_pairs_);
     work.from_host = take<uint8_t>(at, max_pairs_);
-    work.item_bounds = take<int32_t>(at, 3);
-    work.copy_counts = take<int32_t>(at, 2);
+    work.item_bounds = take<int32_t>(at, 4);
+    work.copy_counts = take<int32_t>(at, 3);
     work.ticket = take<uint32_t>(at, 1);
     work_.push_back(work);
   }
@@ -115,10 +127,28 @@ void CudaMoe::make_mailbox() {
   y_out_ = cuda::PinnedBuffer(max_pairs_ * hidden_ * 4);
 }
 
-void CudaMoe::compute(const cuda::ExpertArgs& args) {
-  cuda::expert_gate_up(args, main_.handle());
-  cuda::expert_down(args, main_.handle());
+cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
+  cuda::RouteArgs route;
+  route.x = call.residual;
+  route.x_stride = call.residual_stride;
+  route.norm_w = call.norm_w;
+  route.norm_eps = call.norm_eps;
+  route.router = call.router;
+  route.words = call.x;
+  route.logits = call.router_logits;
+  route.arrived = arrived_.as<uint32_t>();
+  route.top.tokens = call.tokens;
+  route.top.k = top_k_;
+  route.top.renormalize = call.renormalize;
+  route.top.forced = call.forced;
+  route.top.forced_ids = call.forced_ids;
+  route.top.ids = call.ids;
+  route.top.weights = call.weights;
+  route.top.record = call.record;
+  return route;
 }
+
+void CudaMoe::route(const CudaMoeCall& call) { cuda::route(route_of(call), main_.handle()); }
 
 cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   const ExpertLayout& layout = bank_.layout(call.layer);
@@ -133,7 +163,15 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.max_distinct = max_distinct_;
   plan.ids = call.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
+  plan.items_fetch = arms_of(call).items_fetch;
   plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
+    plan.predicted = call.predicted;
+    plan.predicted_ranks = cuda::kMaxPlanTopK;
+    plan.max_prefetches = config_.max_prefetches_per_layer;
+    plan.next_bank = weights_.bank(call.layer + 1);
+    plan.next_blob_bytes = bank_.layout(call.layer + 1).bytes;
+  }
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
   plan.slots = slots_.data();
@@ -155,29 +193,19 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.prefetches = slots && config_.look_ahead != LookAhead::kOff && call.layer + 1 < bank_.layers();
+  arms.items_fetch = slots && config_.link_slowdown == 1;
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
 }
 
-void CudaMoe::start_copies(const Arms& arms, const cuda::LayerWork& work, int64_t blob_bytes) {
-  if (!arms.fetches && !arms.promotions) return;
-  forked_.record(main_.handle());
-  forked_.make_wait(link_.handle());
-  link_used_ = true;
-  cuda::GatherArgs gather{work, false, blob_bytes, 0, config_.link_slowdown};
-  if (arms.fetches) cuda::gather(gather, link_.handle());
-  fetched_.record(link_.handle());
-  gather.promotions = true;
-  if (arms.promotions) cuda::gather(gather, link_.handle());
-}
-
-void CudaMoe::compute_slots(const Arms& arms, const CudaMoeCall& call, const cuda::LayerWork& work) {
-  if (!arms.slots) return;
+cuda::ExpertArgs CudaMoe::experts_of(const CudaMoeCall& call, int first_bound, int last_bound) const {
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::ExpertArgs experts;
   experts.layout = bank_.layout(call.layer);
   experts.items = work.items;
-  experts.item_begin = work.item_bounds;
-  experts.item_end = work.item_bounds + 1;
+  experts.item_begin = work.item_bounds + first_bound;
+  experts.item_end = work.item_bounds + last_bound;
   experts.max_item_pairs = call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
@@ -186,29 +214,81 @@ void CudaMoe::compute_slots(const Arms& arms, const CudaMoeCall& call, const cud
   experts.activated = activated();
   experts.out = outputs();
   experts.out_stride = hidden_;
-  compute(experts);
-  if (!arms.fetches) return;
-  fetched_.make_wait(main_.handle());
-  experts.item_begin = work.item_bounds + 1;
-  experts.item_end = work.item_bounds + 2;
-  compute(experts);
+  return experts;
 }
 
-void CudaMoe::decode(const CudaMoeCall& call) {
-  const Arms arms = arms_of(call);
-  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  cuda::plan_layer(plan_of(call), main_.handle());
-  start_copies(arms, work, bank_.layout(call.layer).bytes);
-  compute_slots(arms, call, work);
+void CudaMoe::fork_link() {
+  forked_.record(main_.handle());
+  forked_.make_wait(link_.handle());
+  link_used_ = true;
+}
+
+// Items that fetch for themselves. Without a CPU arm every pair is an item's, and the last kernel merges.
+void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
+  join_prefetch();
+  const cuda::ExpertArgs experts = experts_of(call, 0, 3);
+  cuda::expert_gate_up(experts, main_.handle());
   if (arms.cpu) {
-    if (config_.no_wait) {
-      main_.synchronize();
-      serve_posted();
-    }
-    cuda::wait_for_cpu({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
-                        counters_memory_.as<cuda::StepCounters>()},
-                       main_.handle());
+    cuda::expert_down(experts, main_.handle());
+  } else {
+    cuda::expert_down_merge(experts, {call.ids, call.weights, call.tokens, call.residual, call.residual_stride},
+                            main_.handle());
   }
+}
+
+void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
+  const auto compute = [&](int first_bound, int last_bound) {
+    const cuda::ExpertArgs experts = experts_of(call, first_bound, last_bound);
+    cuda::expert_gate_up(experts, main_.handle());
+    cuda::expert_down(experts, main_.handle());
+  };
+  if (arms.fetches) {
+    fork_link();
+    cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                  .blob_bytes = bank_.layout(call.layer).bytes,
+                  .repeat = config_.link_slowdown},
+                 link_.handle());
+    fetched_.record(link_.handle());
+  }
+  compute(0, 1);
+  if (!arms.fetches) return;
+  fetched_.make_wait(main_.handle());  // and for the prefetch before it on the link stream
+  prefetch_open_ = false;
+  cuda::gather_point(main_.handle());
+  compute(1, 3);
+}
+
+void CudaMoe::prefetch(const Arms& arms, const CudaMoeCall& call) {
+  if (!arms.prefetches) return;
+  fork_link();
+  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                .blob_bytes = bank_.layout(call.layer + 1).bytes,
+                .repeat = config_.link_slowdown,
+                .prefetches = true},
+               link_.handle());
+  prefetched_.record(link_.handle());
+  prefetch_open_ = true;
+}
+
+void CudaMoe::join_prefetch() {
+  if (!prefetch_open_) return;
+  prefetch_open_ = false;
+  prefetched_.make_wait(main_.handle());
+  cuda::gather_point(main_.handle());
+}
+
+void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
+  if (!arms.promotions) return;
+  fork_link();
+  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
+                .promotions = true,
+                .blob_bytes = bank_.layout(call.layer).bytes,
+                .repeat = config_.link_slowdown},
+               link_.handle());
+}
+
+void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
   merge.ids = call.ids;
   merge.weights = call.weights;
@@ -220,16 +300,32 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   merge.host_stride = hidden_;
   merge.from_host = work.from_host;
   merge.cols = hidden_;
-  merge.out = call.out;
-  merge.out_stride = call.out_stride;
-  cuda::merge(merge, main_.handle());
+  merge.out = call.residual;
+  merge.out_stride = call.residual_stride;
+  cuda::wait_and_merge({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
+                        counters_memory_.as<cuda::StepCounters>()},
+                       merge, main_.handle());
+}
+
+void CudaMoe::decode(const CudaMoeCall& call) {
+  const Arms arms = arms_of(call);
+  cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
+  if (arms.slots && arms.items_fetch) compute_items(arms, call);
+  if (arms.slots && !arms.items_fetch) compute_filled_slots(arms, call);
+  prefetch(arms, call);
+  promote(arms, call);
+  if (arms.cpu && config_.no_wait) {
+    main_.synchronize();
+    serve_posted();
+  }
+  if (arms.cpu || !arms.items_fetch) wait_and_merge(call);
 }
 
 void CudaMoe::finish() {
   if (link_used_) {
     joined_.record(link_.handle());
     joined_.make_wait(main_.handle());
-    link_used_ = false;
+    link_used_ = prefetch_open_ = false;
   }
   cuda::finish_step(box_memory_.as_device<cuda::CpuMailbox>(), step_number_.as<uint32_t>(), main_.handle());
 }
@@ -289,37 +385,42 @@ void CudaMoe::require_answered() {
 
 SlotTable::Content CudaMoe::content() const {
   SlotTable::Content content;
-  const auto slots = static_cast<size_t>(table_.slots);
-  std::vector<int32_t> keys(slots);
-  std::vector<uint64_t> used(slots);
-  cuda::copy_to_host(keys.data(), table_.key_of_slot, table_.slots * int64_t{4}, main_.handle());
-  cuda::copy_to_host(used.data(), table_.used_at, table_.slots * int64_t{8}, main_.handle());
+  std::vector<int32_t> keys(static_cast<size_t>(table_.slots));
+  std::vector<uint64_t> clock(cuda::kClockWords);
+  content.priority_of_key.resize(static_cast<size_t>(int64_t{table_.layers} * table_.experts));
+  const auto download = [&](auto& values, const void* source) {
+    cuda::copy_to_host(values.data(), source, static_cast<int64_t>(values.size() * sizeof(values[0])), main_.handle());
+  };
+  download(keys, table_.key_of_slot);
+  download(content.priority_of_key, table_.priority_of_key);
+  download(clock, table_.clock);
   main_.synchronize();
   content.key_of_slot.assign(keys.begin(), keys.end());
-  for (size_t slot = 0; slot < slots; ++slot) content.slots_by_age.push_back(static_cast<int64_t>(slot));
-  std::sort(content.slots_by_age.begin(), content.slots_by_age.end(),
-            [&](int64_t a, int64_t b) { return used[static_cast<size_t>(a)] < used[static_cast<size_t>(b)]; });
+  content.plans = clock[cuda::kPlanNumber];
   return content;
 }
 
 void CudaMoe::restore(const SlotTable::Content& content) {
-  SlotTable check(table_.layers, table_.experts, table_.slots);
+  SlotTable check(table_.layers, table_.experts, table_.slots, slot_policy());
   check.restore(content);  // throws when it is no content
   const auto slots = static_cast<size_t>(table_.slots);
   std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
   std::vector<int32_t> key_of_slot(slots, -1);
-  std::vector<uint64_t> used(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
-  for (size_t age = 0; age < slots; ++age) used[static_cast<size_t>(content.slots_by_age[age])] = age + 1;
+  std::vector<uint64_t> priorities = content.priority_of_key;
+  priorities.resize(slot_of_key.size());
+  std::vector<uint64_t> stamps(slots), clock(cuda::kPosted, 0);  // the number of posts stays: it counts on
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t key = content.key_of_slot[slot];
     key_of_slot[slot] = static_cast<int32_t>(key);
+    stamps[slot] =
+        victim_stamp(key < 0 ? 0 : priorities[static_cast<size_t>(key)], static_cast<int64_t>(slot), table_.slot_bits);
     if (key < 0) continue;
     slot_of_key[static_cast<size_t>(key)] = static_cast<int32_t>(slot);
     const int layer = static_cast<int>(key / table_.experts);
     weights_.copy_expert(slots_.data() + static_cast<int64_t>(slot) * slot_bytes_, layer,
                          static_cast<int>(key % table_.experts), main_.handle());
   }
-  clock[cuda::kLastUse] = slots;
+  clock[cuda::kPlanNumber] = content.plans;
   const auto upload = [&](void* target, const auto& values) {
     cuda::copy_to_device(target, values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])),
                          main_.handle());
@@ -327,8 +428,10 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   main_.synchronize();
   upload(table_.slot_of_key, slot_of_key);
   upload(table_.key_of_slot, key_of_slot);
-  upload(table_.used_at, used);
+  upload(table_.priority_of_key, priorities);
+  upload(table_.stamp, stamps);
   cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
+  cuda::fill_zero(table_.prefetched_in, table_.slots * int64_t{8}, main_.handle());
   upload(table_.clock, clock);
   main_.synchronize();
 }

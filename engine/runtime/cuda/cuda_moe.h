@@ -1,8 +1,22 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
-// One layer is: plan; beside each other the copies on the link stream, hits on the main stream and experts of the CPU
-// arm; then what was fetched, the wait for the CPU, the merge in slot order. A layer's nodes depend on the layer before
-// through the residual stream only, and promotions go on behind later layers in link-stream order.
+// One layer is a chain on the main stream: route and plan; gate and up of all items, where fetched ones are read over
+// the link and stored into their slots while hits are computed; down, with the merge in slot order and the addition to
+// the residual stream, or before them the wait for the CPU arm, which has worked beside all this.
+//
+// Slots are written by two parties. Fetches: by the items' kernels, in main-stream order, so whatever comes later on
+// the main stream sees them whole. Promotions: by a gather on the link stream, which starts behind the layer's experts
+// and is joined at the end of the step. A promoted slot is not read in its step: its key belongs to a layer that has
+// been planned already, and a hit of it comes in the next step at the earliest. It is not overwritten in its step:
+// SlotTable holds it. A promotion's own victim is no slot that a layer of this step still reads: the plan is behind all
+// earlier layers' experts, and later layers find the victim's key gone.
+//
+// Look-ahead: what the plan prefetches for the next layer is copied by a gather on the link stream behind this layer's
+// experts, so under the next layer's dense part; the next layer's experts start when it is done. Its slots are in
+// nobody's way: SlotTable holds them until they are used or the step ends.
+//
+// With a slowed link (link_slowdown > 1) or the copy engine the slots are filled by others: fetches are copied beside
+// the hits' products on the link stream, or by the proxy, then computed from their slots, and a merge ends the layer.
 // Thread rule: one thread. decode() only launches; serve_posted() is the host's side of the mailbox.
 #pragma once
 
@@ -23,12 +37,22 @@ namespace ft {
 struct CudaMoeCall {
   int layer = 0;
   int64_t tokens = 0;
-  const uint32_t* x = nullptr;   // (tokens) packed rows of hidden
-  const int32_t* ids = nullptr;  // (tokens, top_k)
-  const float* weights = nullptr;
-  float* out = nullptr;
-  int64_t out_stride = 0;
   cuda::Placement placement = cuda::Placement::kTable;
+  float* residual = nullptr;  // (tokens) rows of hidden: normed for router and experts, then added to
+  int64_t residual_stride = 0;
+  const float* norm_w = nullptr;
+  float norm_eps = 0;
+  PackedMatrix router;
+  bool renormalize = false;
+  const int32_t* forced = nullptr;  // as RouterArgs
+  const int32_t* forced_ids = nullptr;
+  // Written on the way.
+  uint32_t* x = nullptr;  // (tokens) packed rows of hidden
+  float* router_logits = nullptr;
+  int32_t* ids = nullptr;  // (tokens, top_k)
+  float* weights = nullptr;
+  int32_t* record = nullptr;
+  const int32_t* predicted = nullptr;  // (tokens, kMaxPlanTopK) of the next layer; null: no look-ahead
 };
 
 class CudaMoe {
@@ -36,6 +60,7 @@ class CudaMoe {
   CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks& marks);
 
   void decode(const CudaMoeCall& call);
+  void route(const CudaMoeCall& call);  // norm, router and choice alone: for prefill
   // Last launches of a step: the link stream joins, then the host is told.
   void finish();
 
@@ -66,31 +91,40 @@ class CudaMoe {
   float* outputs() const { return outputs_.as<float>(); }
 
  private:
+  SlotPolicy slot_policy() const;
   void make_table();
   void make_work();
   void make_mailbox();
   // What a layer may do, decided when its nodes are launched: an arm that never has work has no nodes.
   struct Arms {
-    bool slots = false, fetches = false, promotions = false, cpu = false;
+    bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
+    bool items_fetch = false;  // else slots are filled before their experts are computed
   };
   Arms arms_of(const CudaMoeCall& call) const;
+  cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
-  void start_copies(const Arms& arms, const cuda::LayerWork& work, int64_t blob_bytes);
-  void compute_slots(const Arms& arms, const CudaMoeCall& call, const cuda::LayerWork& work);
-  void compute(const cuda::ExpertArgs& args);
+  cuda::ExpertArgs experts_of(const CudaMoeCall& call, int first_bound, int last_bound) const;
+  void fork_link();
+  void compute_items(const Arms& arms, const CudaMoeCall& call);
+  void compute_filled_slots(const Arms& arms, const CudaMoeCall& call);
+  void prefetch(const Arms& arms, const CudaMoeCall& call);
+  void join_prefetch();
+  void promote(const Arms& arms, const CudaMoeCall& call);
+  void wait_and_merge(const CudaMoeCall& call);
 
   const EngineConfig& config_;
   const DeviceWeights& weights_;
   const ExpertBank& bank_;
   cuda::Stream& main_;
-  cuda::Stream link_;
-  cuda::Event forked_, fetched_, joined_;
-  bool link_used_ = false;  // since the last finish()
+  cuda::Stream link_{cuda::StreamPriority::kLowest};  // promotions yield to what the main stream runs
+  cuda::Event forked_, fetched_, prefetched_, joined_;
+  bool link_used_ = false;      // since the last finish()
+  bool prefetch_open_ = false;  // a prefetch that no layer has waited for
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;
   int64_t slot_bytes_ = 0;
-  cuda::DeviceBuffer slots_, table_memory_, work_memory_, split_, counters_memory_, step_number_;
+  cuda::DeviceBuffer slots_, table_memory_, work_memory_, split_, counters_memory_, step_number_, arrived_;
   cuda::DeviceBuffer activated_, outputs_;
   cuda::SlotTableView table_;
   std::vector<cuda::LayerWork> work_;  // per MoE layer

@@ -2,56 +2,50 @@
 #include <algorithm>
 
 #include "engine/runtime/cuda/cuda_backend_impl.h"
+#include "kernels/base/error.h"
 
 namespace ft {
 
 void CudaBackend::embed(TableId table, Slot to) {
   const EmbeddingTable& embedding = (*weights_)[table];
   const Rows out = rows(to);
-  touch(to);
   cuda::embed({embedding.rows, embedding.width, input<int32_t>(inputs().ids), count_, out.data, out.width},
               main_.handle());
 }
 
-void CudaBackend::rmsnorm(Slot from, VectorId weight, float eps, Slot to) {
-  const Rows x = rows(from), y = rows(to);
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  args.w = (*weights_)[weight];
-  args.eps = eps;
+// Rows of a slot, normed if `norm` has a weight, as the input of products.
+cuda::MatvecInput CudaBackend::input_of(Slot from, const Norm& norm) const {
+  const Rows x = rows(from);
+  cuda::MatvecInput input;
+  input.x = x.data;
+  input.x_stride = x.width;
+  input.norm_w = norm.weight.index < 0 ? nullptr : (*weights_)[norm.weight];
+  input.norm_eps = norm.eps;
+  input.scratch = packed_.as<uint32_t>();
+  return input;
+}
+
+cuda::MatvecOutput CudaBackend::output_of(const Linear& output, bool add) const {
+  const Rows y = rows(output.to);
+  const float* bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
+  return {(*weights_)[output.weight], bias, y.data, y.width, add};
+}
+
+void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
+  FT_CHECK(outputs.size() <= cuda::kMaxMatvecOutputs);
+  cuda::MatvecArgs args;
+  args.input = input_of(from, norm);
   args.tokens = count_;
-  args.cols = static_cast<int64_t>(parts_.weights[weight].size());
-  args.y = y.data;
-  args.y_stride = y.width;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = to;
+  for (const Linear& output : outputs) args.outputs[args.output_count++] = output_of(output, false);
+  cuda::matvec(args, main_.handle());
 }
 
-void CudaBackend::pack(Slot slot) {
-  if (packed_is_ && packed_slot_ == slot) return;
-  const Rows x = rows(slot);
-  cuda::pack_activations({x.data, x.width, count_, x.width, packed_.as<uint32_t>()}, main_.handle());
-  packed_is_ = true;
-  packed_slot_ = slot;
-}
-
-void CudaBackend::linear(Slot from, std::initializer_list<Linear> outputs) {
-  pack(from);
-  for (const Linear& output : outputs) {
-    const Rows y = rows(output.to);
-    cuda::MatvecArgs args;
-    args.w = (*weights_)[output.weight];
-    args.x = packed_.as<uint32_t>();
-    args.tokens = count_;
-    args.bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-    args.y = y.data;
-    args.y_stride = y.width;
-    cuda::matvec(args, main_.handle());
-  }
-  for (const Linear& output : outputs) touch(output.to);
+void CudaBackend::linear_add(Slot from, const Linear& output) {
+  cuda::MatvecArgs args;
+  args.input = input_of(from, {});
+  args.tokens = count_;
+  args.outputs[args.output_count++] = output_of(output, true);
+  cuda::matvec(args, main_.handle());
 }
 
 void CudaBackend::attention(const AttentionSpec& spec) {
@@ -76,6 +70,11 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   prepare.sequence = input<int32_t>(in.sequence);
   prepare.position = input<int64_t>(in.position);
   prepare.kv = kv_layer(spec.kv_layer);
+  if (decode_) {
+    cuda::attention_decode({prepare, spec.scale, spec.window, out.data, out.width, attention_scratch_.data()},
+                           main_.handle());
+    return;
+  }
   cuda::attention_prepare(prepare, main_.handle());
   cuda::AttentionArgs attend;
   attend.q = q.data;
@@ -92,65 +91,44 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   attend.out = out.data;
   attend.out_stride = out.width;
   cuda::attention(attend, main_.handle());
-  touch(Slot::kQuery);
-  touch(Slot::kAttention);
 }
 
 void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
   const Rows a = rows(gate), b = rows(up), y = rows(to);
-  touch(to);
   cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, std::min(a.width, b.width)},
                  main_.handle());
 }
 
-void CudaBackend::add(Slot into, Slot from) {
-  const Rows a = rows(into), b = rows(from);
-  touch(into);
-  cuda::add({a.data, b.data, a.data, a.width, b.width, a.width, count_, std::min(a.width, b.width)}, main_.handle());
-}
-
-void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
-  pack(from);
+void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
+  const Rows x = rows(residual);
   const InputLayout in = inputs();
-  const int64_t experts = parts_.family.geometry().expert.experts;
-  cuda::MatvecArgs router;
-  router.w = (*weights_)[spec.router];
-  router.x = packed_.as<uint32_t>();
-  router.tokens = count_;
-  router.y = router_logits_.as<float>();
-  router.y_stride = experts;
-  cuda::matvec(router, main_.handle());
-  cuda::RouterArgs top;
-  top.logits = router_logits_.as<float>();
-  top.logits_stride = experts;
-  top.tokens = count_;
-  top.experts = experts;
-  top.k = top_k_;
-  top.renormalize = spec.renormalize;
-  if (decode_) {
-    top.forced = input<int32_t>(in.forced);
-    top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-  }
-  top.ids = ids_.as<int32_t>();
-  top.weights = expert_weights_.as<float>();
-  const int64_t chosen = spec.moe_layer * parts_.max_tokens * top_k_;
-  top.record = chosen_.as_device<int32_t>() + chosen;
-  cuda::router_top_k(top, main_.handle());
-
-  const Rows y = rows(to);
   CudaMoeCall call;
   call.layer = spec.moe_layer;
   call.tokens = count_;
+  call.placement = placement_;
+  call.residual = x.data;
+  call.residual_stride = x.width;
+  call.norm_w = (*weights_)[spec.norm.weight];
+  call.norm_eps = spec.norm.eps;
+  call.router = (*weights_)[spec.router];
+  call.renormalize = spec.renormalize;
   call.x = packed_.as<uint32_t>();
+  call.router_logits = router_logits_.as<float>();
   call.ids = ids_.as<int32_t>();
   call.weights = expert_weights_.as<float>();
-  call.out = y.data;
-  call.out_stride = y.width;
-  call.placement = placement_;
-  touch(to);
-  if (decode_) return moe_.decode(call);
+  call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
+  if (decode_) {
+    call.forced = input<int32_t>(in.forced);
+    call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
+    if (predictions_ > 0 && spec.moe_layer + 1 < moe_layer_count_) {
+      call.predicted = input<int32_t>(in.predicted) + (spec.moe_layer + 1) * count_ * predictions_;
+    }
+    moe_.decode(call);
+    return;
+  }
+  moe_.route(call);
   main_.synchronize();
-  int32_t* ids = chosen_.as_host<int32_t>() + chosen;
+  int32_t* ids = chosen_.as_host<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
   if (parts_.hooks.forced()) {
     parts_.hooks.choose(*tokens_, spec.moe_layer, ids);
     cuda::copy_to_device(ids_.data(), ids, count_ * top_k_ * 4, main_.handle());
@@ -158,34 +136,20 @@ void CudaBackend::moe(const MoeSpec& spec, Slot from, Slot to) {
   prefill_.layer(call, ids);
 }
 
-void CudaBackend::logits(Slot from, VectorId norm, float eps, MatrixId head) {
+void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   const Rows x = rows(from);
-  const auto cols = static_cast<int64_t>(parts_.weights[norm].size());
   const int64_t wanted = decode_ ? count_ : static_cast<int64_t>(tokens_->logits_tokens.size());
   if (wanted == 0) return;
-  cuda::RmsnormPackArgs args;
-  args.x = x.data;
-  args.x_stride = x.width;
-  if (!decode_) {
-    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, cols, head_input_.as<float>(), cols},
-                    main_.handle());
-    args.x = head_input_.as<float>();
-    args.x_stride = cols;
-  }
-  args.w = (*weights_)[norm];
-  args.eps = eps;
+  cuda::MatvecArgs args;
+  args.input = input_of(from, norm);
   args.tokens = wanted;
-  args.cols = cols;
-  args.words = packed_.as<uint32_t>();
-  cuda::rmsnorm_pack(args, main_.handle());
-  packed_is_ = false;
-  cuda::MatvecArgs product;
-  product.w = (*weights_)[head];
-  product.x = packed_.as<uint32_t>();
-  product.tokens = wanted;
-  product.y = logits_.as<float>();
-  product.y_stride = vocab_;
-  cuda::matvec(product, main_.handle());
+  if (!decode_) {
+    cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, x.width, head_input_.as<float>(), x.width},
+                    main_.handle());
+    args.input.x = head_input_.as<float>();
+  }
+  args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
+  cuda::matvec(args, main_.handle());
   cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }
 

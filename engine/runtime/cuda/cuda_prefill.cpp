@@ -24,6 +24,7 @@ CudaPrefill::CudaPrefill(const CudaBackendParts& parts, cuda::Stream& main, Cuda
   upload_ = cuda::DeviceBuffer(bytes);
   none_from_host_ = cuda::DeviceBuffer(max_pairs_);
   cuda::fill_zero(none_from_host_.data(), max_pairs_, main_.handle());
+  merged_ = cuda::DeviceBuffer(parts.backend.max_tokens * bank_.layout(0).hidden * 4);
   streamed_.reserve(static_cast<size_t>(experts));
 }
 
@@ -37,7 +38,8 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   auto* bounds = reinterpret_cast<int32_t*>(items + bank_.experts());
   int32_t* order = bounds + bank_.experts() + 2;
   const auto put = [&](size_t index, int expert, const std::byte* blob) {
-    items[index] = {blob, static_cast<int32_t>(pairs_.begin(expert)), static_cast<int32_t>(pairs_.of(expert).size())};
+    items[index] = {blob, nullptr, static_cast<int32_t>(pairs_.begin(expert)),
+                    static_cast<int32_t>(pairs_.of(expert).size())};
   };
   size_t count = 0;
   streamed_.clear();
@@ -93,9 +95,12 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   merge.rows_stride = args.out_stride;
   merge.from_host = none_from_host_.as<uint8_t>();
   merge.cols = args.out_stride;
-  merge.out = call.out;
-  merge.out_stride = call.out_stride;
+  merge.out = merged_.as<float>();
+  merge.out_stride = args.out_stride;
   cuda::merge(merge, main_.handle());
+  cuda::add({call.residual, merge.out, call.residual, call.residual_stride, merge.out_stride, call.residual_stride,
+             call.tokens, merge.cols},
+            main_.handle());
 }
 
 void CudaPrefill::stream_group(const CudaMoeCall& call, cuda::ExpertArgs& args, size_t begin, size_t end,

@@ -47,7 +47,7 @@ class CudaPrefill {
 
   // One upload per layer: items, pairs, bounds of the groups.
   cuda::PinnedBuffer upload_host_;
-  cuda::DeviceBuffer upload_, none_from_host_;
+  cuda::DeviceBuffer upload_, none_from_host_, merged_;
 };
 
 }  // namespace ft

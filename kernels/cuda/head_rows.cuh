@@ -1,0 +1,38 @@
+// A head's norm and rotation (kernels/ops/rows.h head_norm_rope) by one warp, and where its rows are in the cache.
+#pragma once
+
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace ft::cuda {
+
+__device__ __forceinline__ int64_t kv_stride(int kv_heads, int64_t head_dim) { return 2 * kv_heads * head_dim; }
+
+struct HeadRotation {
+  int head_dim = 0, half = 0;
+  float eps = 0;
+  const float* cos = nullptr;  // (half) of the token's position
+  const float* sin = nullptr;
+};
+
+// x: one head in shared memory, written by this warp. Norm when w is not null, then rotation.
+__device__ __forceinline__ void norm_and_rotate(float* x, const HeadRotation& r, const float* w, int lane) {
+  if (w != nullptr) {
+    float lane_sum = 0.0f;
+    for (int d = lane; lane < kLanes && d < r.head_dim; d += kLanes) lane_sum = f32::fma(x[d], x[d], lane_sum);
+    const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
+    const float mean = f32::div(sum, static_cast<float>(r.head_dim));
+    const float scale = f32::div(1.0f, f32::sqrt(f32::add(mean, r.eps)));
+    for (int d = lane; d < r.head_dim; d += kWarp) x[d] = f32::mul(f32::mul(x[d], scale), w[d]);
+    __syncwarp();
+  }
+  for (int j = lane; j < r.half; j += kWarp) {
+    const float a = x[j];
+    const float b = x[j + r.half];
+    x[j] = f32::fma(a, r.cos[j], -f32::mul(b, r.sin[j]));
+    x[j + r.half] = f32::fma(b, r.cos[j], f32::mul(a, r.sin[j]));
+  }
+  __syncwarp();
+}
+
+}  // namespace ft::cuda

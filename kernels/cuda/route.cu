@@ -1,0 +1,335 @@
+// Norm, router product, choice of experts and plan of one layer in one launch.
+//
+// Every block norms and packs the step's tokens for itself and computes the logits of one row tile, its warps each
+// taking blocks of k (the block sums P meet in shared memory and are folded in order, so the bits are one warp's). The
+// block that finishes last chooses the experts of every token and plans the layer. The router's weights are loaded
+// before the wait for the kernel before: no step writes them.
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/norm_pack.cuh"
+#include "kernels/cuda/plan.cuh"
+
+namespace ft::cuda {
+namespace {
+
+constexpr int kWords = 8;                 // of a lane in a block of k: 16 weights
+constexpr int kBlockWords = kWords * 16;  // of a packed row in a block of k
+constexpr int kRowsOfThread = kRowsPerTile / 2;
+// Where one launch does it all: more tokens, experts or choices are worth launches of their own.
+constexpr int kMaxTokens = kNormPackTokens;
+constexpr int kMaxExperts = 1024;
+constexpr int kMaxChoices = 16;
+constexpr int kGroup = 32;  // experts that one warp ranks
+
+struct Route {
+  NormPackSource source;
+  int tokens = 0;
+  const uint32_t* codes = nullptr;
+  int blocks = 0, last_lanes = 0;
+  int rows = 0;  // experts
+  float global = 0;
+  int64_t words_per_tile = 0;
+  uint32_t* words = nullptr;
+  float* logits = nullptr;
+  uint32_t* arrived = nullptr;
+  RouterArgs top;
+};
+
+struct WeightWords {
+  uint32_t w[kRowsOfThread][kWords];
+};
+
+// Thread `thread` of a warp is lane thread % 16 of rows thread / 16 and thread / 16 + 2 of the tile.
+__device__ __forceinline__ void load_weights(const Route& r, int block, int thread, WeightWords& words) {
+  const int lanes = block == r.blocks - 1 ? r.last_lanes : kLanes, lane = thread % kLanes;
+  const uint32_t* tile =
+      r.codes + blockIdx.x * r.words_per_tile + static_cast<int64_t>(block) * kBlockWords * kRowsPerTile;
+#pragma unroll
+  for (int h = 0; h < kWords; ++h) {
+#pragma unroll
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      const int row = 2 * j + thread / kLanes;
+      words.w[j][h] = lane < lanes ? __ldg(tile + (h * kRowsPerTile + row) * lanes + lane) : 0u;
+    }
+  }
+}
+
+// cells[((token * 4 + row) * blocks + block) * 16 + lane]: the lane's sum over its 16 k. Lanes past the last one give
+// +0, as their weights are zero and so are the words of x there.
+__device__ __forceinline__ void block_sums(const Route& r, const WeightWords& words, int block, int thread,
+                                           const uint32_t* x, int64_t row_words, float* cells) {
+  const int lane = thread % kLanes;
+  for (int token = 0; token < r.tokens; ++token) {
+    const uint32_t* pairs = x + token * row_words + block * kBlockWords + lane;
+    float p[kRowsOfThread] = {};
+#pragma unroll
+    for (int h = 0; h < kWords; ++h) {
+      const uint32_t pair = pairs[h * kLanes];
+#pragma unroll
+      for (int j = 0; j < kRowsOfThread; ++j) {
+        p[j] = f32::fma(high_bf16(words.w[j][h]), high_bf16(pair), p[j]);
+        p[j] = f32::fma(low_bf16(words.w[j][h]), low_bf16(pair), p[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      cells[((token * kRowsPerTile + 2 * j + thread / kLanes) * r.blocks + block) * kLanes + lane] = p[j];
+    }
+  }
+}
+
+// Whole warps call it: a half warp is a row of a token.
+__device__ __forceinline__ void write_logits(const Route& r, const float* cells) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < r.tokens * kRowsPerTile;
+       first += kPlanWarps * 2) {
+    const int task = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
+    float acc = 0.0f;
+#pragma unroll 8
+    for (int block = 0; block < r.blocks; ++block) {
+      acc = f32::fma(cells[(task * r.blocks + block) * kLanes + lane], 1.0f, acc);
+    }
+    const float sum = f32::tree_sum(acc);
+    const int row = static_cast<int>(blockIdx.x) * kRowsPerTile + task % kRowsPerTile;
+    if (lane == 0 && row < r.rows) r.logits[task / kRowsPerTile * r.rows + row] = f32::mul(sum, r.global);
+  }
+}
+
+// Shared memory of choose().
+struct Choice {
+  float* p;              // [token][expert]
+  uint64_t* candidates;  // [token][group * kept]: key and ~expert; 0: none
+  float* of_token;       // [2][token]: largest, sum
+  int32_t* chosen;       // [token][k]
+  float* weights;        // [token][k]
+
+  __host__ __device__ static int groups(int experts) { return (experts + kGroup - 1) / kGroup; }
+  static int bytes(int tokens, int experts, int k) {
+    return tokens * (groups(experts) * std::min(k, kGroup) * 8 + experts * 4 + 8 + k * 8);
+  }
+  __device__ Choice(unsigned char* memory, int tokens, int experts, int k) {
+    candidates = reinterpret_cast<uint64_t*>(memory);
+    p = reinterpret_cast<float*>(candidates + tokens * groups(experts) * min(k, kGroup));
+    of_token = p + tokens * experts;
+    chosen = reinterpret_cast<int32_t*>(of_token + 2 * tokens);
+    weights = reinterpret_cast<float*>(chosen + tokens * k);
+  }
+};
+
+// router_top_k's probabilities: kernels/ops/rows.h. Ends with a barrier.
+__device__ void probabilities(const Route& r, const Choice& c) {
+  const int experts = r.rows, thread = static_cast<int>(threadIdx.x), all = r.tokens * experts;
+  const int warp = thread / kWarp, lane = thread % kWarp;
+  for (int i = thread; i < all; i += kPlanThreads) c.p[i] = __ldcg(r.logits + i);
+  __syncthreads();
+  if (warp < r.tokens) {
+    float largest = __uint_as_float(0xff800000u);
+    for (int i = lane; i < experts; i += kWarp) largest = f32::max(c.p[warp * experts + i], largest);
+#pragma unroll
+    for (int width = kWarp / 2; width >= 1; width /= 2) {
+      largest = f32::max(__shfl_xor_sync(kFullWarp, largest, width), largest);
+    }
+    if (lane == 0) c.of_token[warp] = largest;
+  }
+  __syncthreads();
+  for (int i = thread; i < all; i += kPlanThreads) c.p[i] = f32::exp(f32::sub(c.p[i], c.of_token[i / experts]));
+  __syncthreads();
+  if (warp < r.tokens) {
+    float lane_sum = 0.0f;
+    if (lane < kLanes) {
+#pragma unroll 8
+      for (int i = lane; i < experts; i += kLanes) lane_sum = f32::add(lane_sum, c.p[warp * experts + i]);
+    }
+    const float sum = f32::tree_sum(lane_sum);
+    if (lane == 0) c.of_token[r.tokens + warp] = sum;
+  }
+  __syncthreads();
+  for (int i = thread; i < all; i += kPlanThreads) c.p[i] = f32::div(c.p[i], c.of_token[r.tokens + i / experts]);
+  __syncthreads();
+}
+
+// The k largest of each token, ties to the lower index: each warp ranks 32 experts and keeps its k best, then the kept
+// ones are ranked against each other. Keys are the probabilities' bits + 1, which compare as the values do. Ends with a
+// barrier.
+__device__ void take_largest(const Route& r, const Choice& c, int k) {
+  const int experts = r.rows, thread = static_cast<int>(threadIdx.x), groups = Choice::groups(experts);
+  const int warp = thread / kWarp, lane = thread % kWarp, kept = min(k, kGroup), per_token = groups * kept;
+  for (int unit = warp; unit < r.tokens * groups; unit += kPlanWarps) {
+    const int token = unit / groups, expert = unit % groups * kGroup + lane;
+    const uint32_t key = expert < experts ? __float_as_uint(c.p[token * experts + expert]) + 1u : 0u;
+    int rank = 0;
+#pragma unroll
+    for (int other_lane = 0; other_lane < kWarp; ++other_lane) {
+      const uint32_t other = __shfl_sync(kFullWarp, key, other_lane);
+      rank += other > key || (other == key && other_lane < lane);
+    }
+    if (rank < kept) {
+      c.candidates[token * per_token + unit % groups * kept + rank] =
+          key == 0 ? 0 : static_cast<uint64_t>(key) << 32 | (~static_cast<uint32_t>(expert));
+    }
+  }
+  __syncthreads();
+  for (int i = thread; i < r.tokens * per_token; i += kPlanThreads) {
+    const int token = i / per_token;
+    const uint64_t* others = c.candidates + token * per_token;
+    const uint64_t own = c.candidates[i];
+    int rank = 0;
+#pragma unroll 8
+    for (int other = 0; other < per_token; ++other) rank += others[other] > own;
+    if (own == 0 || rank >= k) continue;
+    c.chosen[token * k + rank] = static_cast<int32_t>(~static_cast<uint32_t>(own));
+    c.weights[token * k + rank] = __uint_as_float(static_cast<uint32_t>(own >> 32) - 1u);
+  }
+  __syncthreads();
+}
+
+// Ends with a barrier.
+__device__ void choose(const Route& r, unsigned char* memory) {
+  const int k = r.top.k, thread = static_cast<int>(threadIdx.x);
+  const Choice c(memory, r.tokens, r.rows, k);
+  const bool forced = r.top.forced != nullptr && *r.top.forced != 0;
+  probabilities(r, c);
+  take_largest(r, c, k);
+  for (int i = thread; i < r.tokens * k; i += kPlanThreads) {
+    const int token = i / k, slot = i % k;
+    const float sum = c.of_token[r.tokens + token];
+    const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
+    float all = 0.0f;
+    for (int s = 0; s < k; ++s) all = f32::add(all, is_nan ? sum : c.weights[token * k + s]);
+    const float weight = is_nan ? sum : c.weights[i];
+    const int32_t id = forced ? r.top.forced_ids[i] : is_nan ? slot : c.chosen[i];
+    r.top.ids[i] = id;
+    r.top.weights[i] = r.top.renormalize ? f32::div(weight, all) : weight;
+    if (r.top.record != nullptr) r.top.record[i] = id;
+  }
+  __syncthreads();
+}
+
+// True in the block that comes last, which then sees what the others wrote. Ends with a barrier.
+__device__ bool arrive_last(uint32_t* arrived) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+    if (last) *arrived = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    route_and_plan_kernel(const __grid_constant__ Route r, const __grid_constant__ PlanArgs a, int most_distinct) {
+  extern __shared__ uint4 memory[];
+  __shared__ PlanState state;
+  __shared__ float scales[kNormPackTokens];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  WeightWords words{};
+  if (warp < r.blocks) load_weights(r, warp, lane, words);
+  let_next_start();
+  wait_for_previous();
+  auto* x = reinterpret_cast<uint32_t*>(memory);
+  const int64_t row_words = activation_words(r.source.cols);
+  auto* stage = reinterpret_cast<float*>(x + r.tokens * row_words);
+  auto* cells = stage + kNormStageFloats;
+  norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
+  for (int block = warp; block < r.blocks; block += kPlanWarps) {
+    if (block != warp) load_weights(r, block, lane, words);
+    block_sums(r, words, block, lane, x, row_words, cells);
+  }
+  if (blockIdx.x == 0) {
+    for (int i = thread; i < r.tokens * static_cast<int>(row_words); i += kPlanThreads) r.words[i] = x[i];
+  }
+  __syncthreads();
+  write_logits(r, cells);
+  if (!arrive_last(r.arrived)) return;
+  choose(r, reinterpret_cast<unsigned char*>(memory));
+  plan_in_block(a, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
+}
+
+int64_t shared_bytes_of(const Route& r, const PlanArgs& plan, int most_distinct) {
+  const int64_t row_words = activation_words(r.source.cols);
+  const int64_t sums =
+      (r.tokens * row_words + kNormStageFloats + int64_t{r.tokens} * kRowsPerTile * r.blocks * kLanes) * 4;
+  const int choice = Choice::bytes(r.tokens, r.rows, r.top.k);
+  return std::max<int64_t>({sums, choice, PlanLists::bytes(plan, most_distinct)});
+}
+
+int64_t shared_bytes_allowed() {
+  static const int64_t bytes = [] {
+    int device = 0, value = 0;
+    check(cudaGetDevice(&device), "cannot ask for the device in use");
+    check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "cannot ask for the device's shared memory");
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, route_and_plan_kernel), "cannot read the attributes of a kernel");
+    const int64_t allowed = value - static_cast<int64_t>(attributes.sharedSizeBytes);
+    check(cudaFuncSetAttribute(route_and_plan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(allowed)),
+          "cannot ask for shared memory");
+    return allowed;
+  }();
+  return bytes;
+}
+
+Route route_of(const RouteArgs& args) {
+  const PackedLayout& layout = args.router.layout;
+  return {.source = {args.x, args.x_stride, layout.cols, args.norm_w, args.norm_eps},
+          .tokens = static_cast<int>(args.top.tokens),
+          .codes = reinterpret_cast<const uint32_t*>(args.router.data),
+          .blocks = static_cast<int>(layout.blocks),
+          .last_lanes = static_cast<int>(layout.last_lanes),
+          .rows = static_cast<int>(layout.rows),
+          .global = args.router.global,
+          .words_per_tile = layout.code_bytes_per_tile / 4,
+          .words = args.words,
+          .logits = args.logits,
+          .arrived = args.arrived,
+          .top = args.top};
+}
+
+}  // namespace
+
+void route(const RouteArgs& args, StreamHandle stream) {
+  MatvecArgs product;
+  const int64_t experts = args.router.layout.rows, cols = args.router.layout.cols;
+  RmsnormPackArgs norm{.x = args.x,
+                       .x_stride = args.x_stride,
+                       .w = args.norm_w,
+                       .eps = args.norm_eps,
+                       .tokens = args.top.tokens,
+                       .cols = cols,
+                       .words = args.words};
+  rmsnorm_pack(norm, stream);
+  product.input = {.words = args.words};
+  product.tokens = args.top.tokens;
+  product.outputs[0] = {args.router, nullptr, args.logits, experts, false};
+  product.output_count = 1;
+  matvec(product, stream);
+  RouterArgs top = args.top;
+  top.logits = args.logits;
+  top.logits_stride = experts;
+  top.experts = experts;
+  router_top_k(top, stream);
+}
+
+void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
+  const int most_distinct = check_plan(plan);
+  const Route r = route_of(args);
+  FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
+  const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
+                     r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
+  const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;
+  if (!small || bytes > shared_bytes_allowed()) {
+    route(args, stream);
+    plan_layer(plan, stream);
+    return;
+  }
+  launch(route_and_plan_kernel, static_cast<unsigned>(args.router.layout.row_tiles), kPlanThreads,
+         static_cast<size_t>(bytes), stream, r, plan, most_distinct);
+}
+
+}  // namespace ft::cuda
