@@ -61,11 +61,14 @@ std::shared_ptr<const RoutingTrace> TraceSet::tails(int batch) const {
   FT_CHECK(batch >= 1 && batch <= static_cast<int>(sequences.size()));
   auto result = std::make_shared<RoutingTrace>(sequences[0]);
   result->ids.clear();
+  result->predicted.clear();
   result->tokens = 0;
   for (int s = 0; s < batch; ++s) {
     const RoutingTrace& trace = sequences[static_cast<size_t>(s)];
     const auto begin = trace.ids.begin() + replayed * trace.layers * trace.top_k;
     result->ids.insert(result->ids.end(), begin, trace.ids.end());
+    const auto predicted = trace.predicted.begin() + replayed * trace.layers * trace.predictions;
+    result->predicted.insert(result->predicted.end(), predicted, trace.predicted.end());
     result->tokens += trace.tokens - replayed;
   }
   return result;

@@ -55,6 +55,7 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
     options.slots = slots;
     options.fetch_of_misses = plan.config.fetch_of_misses;
     options.max_promotions = promotions;
+    options.cache_policy = plan.config.cache_policy;
     options.discard_steps = std::max<int64_t>(0, traces.replayed - kCountedReplay);
     ReplayResult result = replay(replayed_part(traces, batch), options);
     plan.predicted_seconds = predicted(curves, result, resident);
