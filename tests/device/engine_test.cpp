@@ -1,4 +1,5 @@
-// device_test_engine [--bench [look-ahead]] [strategies] [nowait] [history] [batch] [probes] [lookahead] [golden] [heldout]
+// device_test_engine [--bench [look-ahead]] [strategies] [nowait] [history] [batch] [probes] [lookahead] [golden]
+//   [heldout]
 //
 // The engine on a CUDA device. Checked against: the host device, whose logits of decode steps (prompts fed by steps
 // too: prefill has its own arithmetic and test) must be the same bits over strategies, cache sizes, cache history and
@@ -388,8 +389,9 @@ void test_look_ahead(Context& context) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait}, {"history", test_history},
-                                 {"batch", test_batch},           {"probes", test_probes}, {"lookahead", test_look_ahead},
+  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},
+                                 {"history", test_history},       {"batch", test_batch},
+                                 {"probes", test_probes},         {"lookahead", test_look_ahead},
                                  {"golden", test_golden},         {"heldout", test_heldout}};
   const bool ahead =
       std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
