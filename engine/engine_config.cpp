@@ -13,6 +13,10 @@ constexpr std::array<std::pair<Strategy, std::string_view>, 4> kStrategyNames = 
     {Strategy::kCpu, "cpu"},
     {Strategy::kHybrid, "hybrid"},
 }};
+constexpr std::array<std::pair<FetchMechanism, std::string_view>, 2> kFetchMechanismNames = {{
+    {FetchMechanism::kSm, "sm"},
+    {FetchMechanism::kCopyEngine, "copy_engine"},
+}};
 constexpr std::array<std::pair<Numerics, std::string_view>, 2> kNumericsNames = {{
     {Numerics::kServe, "serve"},
     {Numerics::kReference, "reference"},
@@ -40,6 +44,11 @@ std::string_view strategy_name(Strategy strategy) { return name_of(kStrategyName
 std::optional<Strategy> strategy_by_name(std::string_view name) { return value_of(kStrategyNames, name); }
 
 std::string_view device_name(Device device) { return device == Device::kHost ? "host" : "cuda"; }
+
+std::string_view fetch_mechanism_name(FetchMechanism mechanism) { return name_of(kFetchMechanismNames, mechanism); }
+std::optional<FetchMechanism> fetch_mechanism_by_name(std::string_view name) {
+  return value_of(kFetchMechanismNames, name);
+}
 
 std::optional<Numerics> numerics_by_name(std::string_view name) { return value_of(kNumericsNames, name); }
 

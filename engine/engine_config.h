@@ -19,6 +19,14 @@ std::optional<Strategy> strategy_by_name(std::string_view name);
 enum class Device : uint8_t { kHost, kCuda };
 std::string_view device_name(Device device);
 
+// Who brings fetched experts to a CUDA device.
+enum class FetchMechanism : uint8_t {
+  kSm,          // the kernel that computes them, as it reads them over the link
+  kCopyEngine,  // the copy engine, asked by a thread of its own that spins during steps: one core more than `threads`
+};
+std::string_view fetch_mechanism_name(FetchMechanism mechanism);  // "sm", "copy_engine"
+std::optional<FetchMechanism> fetch_mechanism_by_name(std::string_view name);
+
 enum class Numerics : uint8_t {
   kServe,      // DESIGN section 3: same bits on every strategy, cache, thread count, ISA and batch
   kReference,  // fp32 activations, host only: what is compared with Hugging Face transformers in float32
@@ -58,7 +66,8 @@ struct EngineConfig {
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;  // --vram-limit
   std::optional<int64_t> host_memory_limit_bytes;
-  int link_slowdown = 1;               // tests: the link moves every blob so many times (cuda)
+  FetchMechanism fetch_mechanism = FetchMechanism::kSm;  // cuda
+  int link_slowdown = 1;                                 // tests: the link moves every blob so many times (cuda, kSm)
   bool no_wait = false;                // cuda: CPU experts between launches instead of beside them; for sanitizers
   std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows

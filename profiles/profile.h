@@ -21,10 +21,10 @@
 namespace ft {
 
 inline constexpr int kProfileMajor = 1;
-// 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown
-inline constexpr int kProfileMinor = 2;
+// 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown. 3: serve.fetch_mechanism
+inline constexpr int kProfileMinor = 3;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
-std::string profile_version_text();  // "1.2.0": what is written
+std::string profile_version_text();  // "1.3.0": what is written
 
 struct Conditions {
   std::string commit;  // empty when unknown
@@ -117,9 +117,10 @@ struct Serve {
   int64_t max_context = 0;
   int prefill_chunk = 64;
   std::optional<int64_t> device_memory_limit_bytes;
-  std::optional<int> link_slowdown;  // cuda, for tests: the link moves every blob so many times; absent: once
-  double predicted_tok_s = 0;        // batch 1, smallest context: what stats compare with; 0: not tuned
-  double ceiling_gbps = 0;           // mem_read with these threads; on cuda see ceiling_gbps() in tuner/measurements.h
+  std::optional<std::string> fetch_mechanism;  // cuda: "sm" | "copy_engine"; absent: "sm"
+  std::optional<int> link_slowdown;            // cuda, for tests: the link moves every blob so many times; absent: once
+  double predicted_tok_s = 0;                  // batch 1, smallest context: what stats compare with; 0: not tuned
+  double ceiling_gbps = 0;  // mem_read with these threads; on cuda see ceiling_gbps() in tuner/measurements.h
 };
 
 struct Profile {

@@ -164,6 +164,7 @@ void fields(V& v, T& serve) {
   v.required("max_context", serve.max_context);
   v.required("prefill_chunk", serve.prefill_chunk);
   v.present("device_memory_limit_bytes", serve.device_memory_limit_bytes);
+  v.present("fetch_mechanism", serve.fetch_mechanism);
   v.present("link_slowdown", serve.link_slowdown);
   v.required("predicted_tok_s", serve.predicted_tok_s);
   v.required("ceiling_gbps", serve.ceiling_gbps);

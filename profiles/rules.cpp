@@ -76,6 +76,8 @@ void check_serve(const Rules& rules, const Profile& profile) {
                 weights + ", as serve.synthetic_seed says");
   rules.absent(!serve.routing_preset || serve.synthetic_seed, "serve.routing_preset", "without serve.synthetic_seed");
   rules.absent(!serve.link_slowdown || serve.device == "cuda", "serve.link_slowdown", "with device " + serve.device);
+  rules.absent(!serve.fetch_mechanism || serve.device == "cuda", "serve.fetch_mechanism",
+               "with device " + serve.device);
   rules.require(serve.strategy == profile.decision.strategy, "decision.strategy", profile.decision.strategy,
                 serve.strategy + ", as serve.strategy says");
 }

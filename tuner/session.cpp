@@ -336,6 +336,9 @@ class Tuning {
     serve.device_memory_limit_bytes = request_.device_memory_limit_bytes;
     // Stats compare steps with one sequence, so a rate of a batch would be no prediction of theirs.
     serve.predicted_tok_s = record_.conditions.batches[0] == 1 ? chosen.tok_s[0] : 0;
+    if (config.fetch_mechanism != FetchMechanism::kSm) {
+      serve.fetch_mechanism = fetch_mechanism_name(config.fetch_mechanism);
+    }
     if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
     serve.ceiling_gbps = ceiling_gbps(record_.measurements, config);
     return serve;

@@ -19,6 +19,16 @@ Strategy required_strategy(const Serve& serve) {
   return *strategy;
 }
 
+FetchMechanism required_fetch_mechanism(const Serve& serve) {
+  if (!serve.fetch_mechanism) return FetchMechanism::kSm;
+  const auto mechanism = fetch_mechanism_by_name(*serve.fetch_mechanism);
+  if (!mechanism) {
+    throw Error(ErrorKind::kUsage, {"profile refused", *serve.fetch_mechanism, "sm or copy_engine",
+                                    "tune again with this version", "$.serve.fetch_mechanism"});
+  }
+  return *mechanism;
+}
+
 void check_cpus(const EngineConfig& config, const CpuBudget& cpus) {
   const auto refuse = [](std::string path, int value, std::string allowed) {
     throw Error(ErrorKind::kUsage, {"profile refused, value refused", std::to_string(value), std::move(allowed),
@@ -70,6 +80,7 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
   config.prefill_chunk = serve.prefill_chunk;
   config.device_memory_limit_bytes = serve.device_memory_limit_bytes;
   config.pinning = serve.pinning;
+  config.fetch_mechanism = required_fetch_mechanism(serve);
   config.link_slowdown = serve.link_slowdown.value_or(1);
   return config;
 }

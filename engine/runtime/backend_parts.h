@@ -11,6 +11,7 @@
 #include "engine/runtime/counters.h"
 #include "engine/runtime/routing_hooks.h"
 #include "engine/runtime/step_tokens.h"
+#include "kernels/base/largest_logit.h"
 #include "kernels/host/worker_pool.h"
 
 namespace ft {
@@ -32,6 +33,8 @@ class StepBackend : public Backend {
   virtual void step(const StepTokens& tokens, const StepBatch& batch) = 0;
   // (logits rows of the step, vocab) in host memory, valid until the next step.
   virtual const float* logits_rows() const = 0;
+  // The largest of each of these rows, valid as long; null: this backend did not look.
+  virtual const LargestLogit* largest_logits() const { return nullptr; }
 };
 
 // A MoE layer as the family's forward asks for it.

@@ -154,6 +154,11 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
   return {s.backend->logits_rows(), static_cast<size_t>(batch.logits_rows * s.geometry().vocab)};
 }
 
+std::span<const LargestLogit> Engine::largest_logits() const {
+  const LargestLogit* rows = state_->backend->largest_logits();
+  return {rows, rows == nullptr ? 0 : static_cast<size_t>(state_->last_logits_rows)};
+}
+
 std::span<const float> Engine::prefill(int sequence, std::span<const int32_t> ids) {
   FT_CHECK(!ids.empty());
   const auto chunk = static_cast<size_t>(state_->config.prefill_chunk);

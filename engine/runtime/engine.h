@@ -17,6 +17,7 @@
 #include "engine/model/family.h"
 #include "engine/runtime/counters.h"
 #include "engine/runtime/step.h"
+#include "kernels/base/largest_logit.h"
 #include "kernels/host/isa.h"
 
 namespace ft {
@@ -59,6 +60,10 @@ class Engine {
   // max(prefill_chunk, max_batch), logits rows <= max_logits_rows(config), ids in [0, vocab), and not prompts beside
   // runs of decode: FT_CHECKed; callers validate input first.
   std::span<const float> step(std::span<const TokenRun> runs);
+
+  // The largest of each row of the last step's logits, valid as long; empty where the device did not look: for
+  // Sampler::sample.
+  std::span<const LargestLogit> largest_logits() const;
 
   // Feeds a whole prompt in prefill chunks; gives the last token's logits.
   std::span<const float> prefill(int sequence, std::span<const int32_t> ids);

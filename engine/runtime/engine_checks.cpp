@@ -51,7 +51,9 @@ void check_engine_config(const ModelGeometry& geometry, const EngineConfig& conf
   if (config.device == Device::kCuda && config.numerics == Numerics::kReference) {
     refuse("numerics that only the host device has", "reference", "serve on cuda", "numerics");
   }
-  range("link_slowdown", config.link_slowdown, 1, kMaxLinkSlowdown);
+  // The copy engine moves a blob once.
+  const bool copy_engine = config.fetch_mechanism == FetchMechanism::kCopyEngine;
+  range("link_slowdown", config.link_slowdown, 1, copy_engine ? 1 : kMaxLinkSlowdown);
   range("threads", config.threads, 1, kMaxThreads);
   range("max_batch", config.max_batch, 1, kMaxBatch);
   range("prefill_chunk", config.prefill_chunk, 1, kMaxPrefillChunk);

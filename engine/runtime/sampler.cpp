@@ -215,8 +215,21 @@ int32_t Sampler::choose(float largest) {
   return draw();
 }
 
-int32_t Sampler::sample(std::span<const float> logits) {
+int32_t Sampler::sample(std::span<const float> logits, const LargestLogit* largest) {
   FT_CHECK(static_cast<int64_t>(logits.size()) == vocab_);
+  const int32_t chosen = may_take(largest) ? largest->id : choose_from(logits);
+  note(chosen);
+  ++generated_count_[chosen];
+  return chosen;
+}
+
+// A greedy choice of unchanged scores, unless the largest is an id without a token or nothing at all.
+bool Sampler::may_take(const LargestLogit* largest) const {
+  return largest != nullptr && options_.temperature == 0 && !penalized() && largest->id >= 0 &&
+         largest->id < usable_vocab_;
+}
+
+int32_t Sampler::choose_from(std::span<const float> logits) {
   const bool greedy = options_.temperature == 0;
   std::span<const float> scores = logits.first(static_cast<size_t>(usable_vocab_));
   if (penalized() || !greedy) {
@@ -226,10 +239,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
   }
   const float largest = largest_of(scores);
   const bool one_choice = greedy || largest == kNever || largest == std::numeric_limits<float>::infinity();
-  const int32_t chosen = one_choice ? first_with(scores, largest) : choose(largest);
-  note(chosen);
-  ++generated_count_[chosen];
-  return chosen;
+  return one_choice ? first_with(scores, largest) : choose(largest);
 }
 
 }  // namespace ft

@@ -162,6 +162,7 @@ void Scheduler::State::take_token(Request& request, int32_t id) {
 
 void Scheduler::State::take_logits(std::span<const float> logits) {
   const auto vocab = static_cast<size_t>(executor.vocab());
+  const std::span<const LargestLogit> largest = executor.largest_logits();
   size_t row = 0;
   for (size_t i = 0; i < stepping.size(); ++i) {
     Request& request = *stepping[i];
@@ -173,7 +174,8 @@ void Scheduler::State::take_logits(std::span<const float> logits) {
     }
     if (!runs[i].last_logits) continue;
     FT_CHECK((row + 1) * vocab <= logits.size());
-    take_token(request, request.sampler.sample(logits.subspan(row * vocab, vocab)));
+    const LargestLogit* found = row < largest.size() ? &largest[row] : nullptr;
+    take_token(request, request.sampler.sample(logits.subspan(row * vocab, vocab), found));
     ++row;
   }
 }

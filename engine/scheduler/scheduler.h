@@ -33,6 +33,8 @@ class StepExecutor {
   virtual int open_sequence() = 0;
   virtual void close_sequence(int sequence) = 0;
   virtual std::span<const float> step(std::span<const TokenRun> runs) = 0;
+  // The largest of each of that step's rows; empty: nobody has looked.
+  virtual std::span<const LargestLogit> largest_logits() const { return {}; }
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kFailed };

@@ -25,6 +25,7 @@ class EngineExecutor : public StepExecutor {
   int open_sequence() override { return engine_.open_sequence(); }
   void close_sequence(int sequence) override { engine_.close_sequence(sequence); }
   std::span<const float> step(std::span<const TokenRun> runs) override { return engine_.step(runs); }
+  std::span<const LargestLogit> largest_logits() const override { return engine_.largest_logits(); }
 
  private:
   Engine& engine_;

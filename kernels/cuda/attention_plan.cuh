@@ -2,8 +2,8 @@
 // captured launch serves every context; the choice moves work only, never a bit of the result.
 //
 // An item is a unit of 1, 2, 4, 8 or 16 neighbouring splits (aligned: a node of the tree of kernels/ops/attention.h) of
-// one token and up to kHeads query heads of one key/value head. All splits of a unit are computed side by side by the 16
-// warps of a block: small units use many blocks, large ones need less joining at the end.
+// one token and up to kHeads query heads of one key/value head. All splits of a unit are computed side by side by the
+// 16 warps of a block: small units use many blocks, large ones need less joining at the end.
 #pragma once
 
 #include "kernels/cuda/math.cuh"
@@ -16,7 +16,7 @@ inline constexpr int kUnitKinds = 5;  // 1 << kind splits
 struct Plan {
   int kind = 0;   // units of 1 << kind splits
   int items = 0;  // of all tokens
-  int first_item[kMaxDecodeTokens + 1];
+  int first_item[kMaxDecodeTokens];
   int first_split[kMaxDecodeTokens], last_split[kMaxDecodeTokens];
   int newest[kMaxDecodeTokens];  // position
   int sequence[kMaxDecodeTokens];
@@ -35,9 +35,10 @@ struct PlanInput {
 
 // By one warp. A lane has tokens `lane` and `lane` + 32.
 __device__ __forceinline__ void make_plan(const PlanInput& in, int lane, Plan& plan) {
-  // Nanoseconds, for choosing only: of a block for one unit, and of the last block for one more part.
-  constexpr int kUnitTime[kUnitKinds] = {1900, 2400, 4200, 7900, 15500};
-  constexpr int kPartTime = 45;
+  // Nanoseconds, for choosing only: of a block for one unit, and of the last block for one more part. Fitted to times
+  // of all unit sizes at 1k to 128k positions on an H200, 32/4 heads of 128.
+  constexpr int kUnitTime[kUnitKinds] = {5400, 7800, 11400, 18000, 27000};
+  constexpr int kPartTime = 190;
   constexpr int kRounds = kMaxDecodeTokens / kWarp;
   int first[kRounds], last[kRounds];
 #pragma unroll
@@ -53,38 +54,46 @@ __device__ __forceinline__ void make_plan(const PlanInput& in, int lane, Plan& p
     plan.last_split[token] = last[i] = static_cast<int>((length - 1) / kAttentionSplit);
   }
   const auto units = [&](int i, int kind) { return last[i] < 0 ? 0 : (last[i] >> kind) - (first[i] >> kind) + 1; };
+  const bool one = in.tokens == 1;  // lane 0 then knows all
   int best = kUnitKinds - 1;
-  int64_t best_time = INT64_MAX;
+  unsigned best_time = ~0u;
 #pragma unroll
   for (int kind = kUnitKinds - 1; kind >= 0; --kind) {
-    int sum = 0, most = 0;
+    int sum = units(0, kind), most = sum;
+    if (!one) {
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      sum += units(i, kind);
-      most = max(most, units(i, kind));
+      for (int i = 1; i < kRounds; ++i) {
+        sum += units(i, kind);
+        most = max(most, units(i, kind));
+      }
+      sum = __reduce_add_sync(kFullWarp, sum);
+      most = __reduce_max_sync(kFullWarp, most);
     }
-    sum = __reduce_add_sync(kFullWarp, sum);
-    most = __reduce_max_sync(kFullWarp, most);
-    const int64_t items = static_cast<int64_t>(sum) * in.groups;
-    if ((in.excluded >> kind & 1) != 0 || items > in.capacity) continue;
-    const int64_t time = (items + in.blocks - 1) / in.blocks * kUnitTime[kind] + int64_t{most} * kPartTime;
+    const auto items = static_cast<unsigned>(sum * in.groups);
+    if ((in.excluded >> kind & 1) != 0 || items > static_cast<unsigned>(in.capacity)) continue;
+    const unsigned rounds = (items + static_cast<unsigned>(in.blocks) - 1) / static_cast<unsigned>(in.blocks);
+    const unsigned time = rounds * kUnitTime[kind] + static_cast<unsigned>(most) * kPartTime;
     if (time < best_time) best_time = time, best = kind;
   }
   int before = 0;
+  if (one) {
+    if (lane == 0) plan.first_item[0] = 0;
+    before = units(0, best) * in.groups;
+  } else {
 #pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const int own = units(i, best) * in.groups;
-    int sum = own;  // inclusive
+    for (int i = 0; i < kRounds; ++i) {
+      const int own = units(i, best) * in.groups;
+      int sum = own;  // inclusive
 #pragma unroll
-    for (int width = 1; width < kWarp; width *= 2) {
-      const int earlier = __shfl_up_sync(kFullWarp, sum, width);
-      if (lane >= width) sum += earlier;
+      for (int width = 1; width < kWarp; width *= 2) {
+        const int earlier = __shfl_up_sync(kFullWarp, sum, width);
+        if (lane >= width) sum += earlier;
+      }
+      plan.first_item[lane + i * kWarp] = before + sum - own;
+      before += __shfl_sync(kFullWarp, sum, kWarp - 1);
     }
-    plan.first_item[lane + i * kWarp] = before + sum - own;
-    before += __shfl_sync(kFullWarp, sum, kWarp - 1);
   }
   if (lane != 0) return;
-  plan.first_item[kMaxDecodeTokens] = before;
   plan.items = before;
   plan.kind = best;
 }
@@ -96,11 +105,13 @@ struct Item {
   int first_item;             // of the token: item = first_item + (unit - first_unit) * groups + group
 };
 
-__device__ __forceinline__ Item item_of(const Plan& plan, int groups, int item) {
-  int token = 0;  // the last one that begins at or before `item`; those without items share their successor's begin
+__device__ __forceinline__ Item item_of(const Plan& plan, int tokens, int groups, int item) {
+  int token = 0;  // the last one that begins at or before `item`; every token has items
+  if (tokens > 1) {
 #pragma unroll
-  for (int step = kMaxDecodeTokens / 2; step >= 1; step /= 2) {
-    if (plan.first_item[token + step] <= item) token += step;
+    for (int step = kMaxDecodeTokens / 2; step >= 1; step /= 2) {
+      if (token + step < tokens && plan.first_item[token + step] <= item) token += step;
+    }
   }
   const int own = item - plan.first_item[token];
   Item result;

@@ -12,9 +12,10 @@ namespace ft::cuda {
 inline constexpr int kSplit = kAttentionSplit;
 inline constexpr int kRingBytes = 8192;  // of one warp
 inline constexpr int kStageRows = 4;
-inline constexpr int kRowPitch = kSplit + 4;  // floats, of a head's scores where a thread reads four positions at a time
+inline constexpr int kRowPitch =
+    kSplit + 4;  // floats, of a head's scores where a thread reads four positions at a time
 
-template <int kHeads, int kDim>
+template <int kDim>
 struct Shape {
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kChunks = kRowBytes / 16;
@@ -41,51 +42,76 @@ __device__ __forceinline__ void wait_stages() {
 // Chunk c of row r stands at c ^ 4 in odd rows, so that the two halves of a warp read different banks.
 __device__ __forceinline__ int swizzled(int row, int byte) { return byte ^ (row & 1) << 6; }
 
-// One warp's part of a split: its positions, and the stages of its ring: keys of these, then values.
-template <int kHeads, int kDim, int W>
+// One warp's part of a split: its positions, and the stages of its ring: keys of these, then values. Stages are issued
+// one after the other.
+template <int kDim>
 struct RowStream {
-  using S = Shape<kHeads, kDim>;
-  static constexpr int kOwn = kSplit / W;            // positions of a warp
-  static constexpr int kCount = kOwn / kStageRows;   // stages of keys, and of values
-  static_assert(W == 1 || kCount <= S::kStages);     // values of all the team stay until its warps have read them
+  using S = Shape<kDim>;
+  static constexpr int kCopies = kStageRows * S::kChunks / kWarp;  // of a thread, in a stage
+  static constexpr int kRowStep = kWarp / S::kChunks;              // rows between two copies of a thread
 
-  const bf16* keys = nullptr;  // position 0 of this key/value head; values follow at `values` elements
-  int64_t stride = 0, values = 0;
-  int begin = 0, newest = 0;  // visible: [begin, newest]
-  int first = 0;              // this warp's first position
+  int64_t stride = 0, values = 0;  // bytes between positions, and from a position's key to its value
+  int begin = 0, newest = 0;       // visible: [begin, newest]
+  int first = 0;                   // this warp's first position
+  int count = 0;                   // stages of keys, and of values
   std::byte* ring = nullptr;
+  const std::byte* from = nullptr;  // this thread's first 16 bytes of the next stage
+  uint32_t to = 0;                  // and where they go in a ring's first stage
+  bool whole = false;               // all of the warp's positions are visible and in the cache
 
-  __device__ __forceinline__ std::byte* stage(int i) const { return ring + i % S::kStages * S::kStageBytes; }
-  __device__ __forceinline__ int stage_position(int i) const { return first + i % kCount * kStageRows; }
-
-  // The newest position's rows are not in the cache yet when the first stages are issued: patch() brings them.
-  __device__ __forceinline__ void issue(int i, int lane, bool skip_newest) const {
-    if (i < 2 * kCount) {
-      const bf16* base = keys + (i < kCount ? 0 : values);
-      const int position = stage_position(i);
-      const uint32_t to = shared_address(stage(i));
-#pragma unroll
-      for (int c = lane; c < kStageRows * S::kChunks; c += kWarp) {
-        const int row = c / S::kChunks, byte = c % S::kChunks * 16;
-        const int t = position + row;
-        const bool there = t >= begin && t <= newest;
-        const bf16* from = base + (there ? t : newest) * stride;
-        if (skip_newest && t == newest) continue;
-        copy_16(to + row * S::kRowBytes + swizzled(row, byte), reinterpret_cast<const std::byte*>(from) + byte, there);
-      }
-    }
-    end_stage();
-  }
-  __device__ __forceinline__ void start(int lane) const {
+  // `keys` is position 0 of this key/value head. Issues a ring full of stages. The newest position's rows are not in
+  // the cache yet: patch() brings them.
+  __device__ __forceinline__ void start(const bf16* keys, int lane) {
+    const int row = lane / S::kChunks, byte = lane % S::kChunks * 16;
+    from = reinterpret_cast<const std::byte*>(keys) + (first + row) * stride + byte;
+    to = shared_address(ring) + row * S::kRowBytes + swizzled(row, byte);
+    whole = first >= begin && first + count * kStageRows <= newest;
 #pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) issue(i, lane, true);
   }
+
+  __device__ __forceinline__ std::byte* stage(int i) const { return ring + i % S::kStages * S::kStageBytes; }
+
+  __device__ __forceinline__ void issue(int i, int lane, bool skip_newest) {
+    if (i < 2 * count) {
+      const uint32_t stage_to = to + i % S::kStages * S::kStageBytes;
+      if (whole) {
+#pragma unroll
+        for (int j = 0; j < kCopies; ++j) copy_16(place_of(stage_to, j), from + j * kRowStep * stride, true);
+      } else {
+        issue_part(stage_to, first + (i < count ? i : i - count) * kStageRows + lane / S::kChunks, skip_newest);
+      }
+      from += kStageRows * stride;
+      if (i == count - 1) from += values - count * kStageRows * stride;
+    }
+    end_stage();
+  }
+
+ private:
+  __device__ __forceinline__ static uint32_t place_of(uint32_t stage_to, int j) {
+    const uint32_t place = stage_to + j * kRowStep * S::kRowBytes;
+    return kRowStep % 2 == 0 ? place : place ^ (j & 1) << 6;  // as swizzled()
+  }
+  // Zeros for positions that are not visible, which are not read.
+  __device__ __forceinline__ void issue_part(uint32_t stage_to, int position, bool skip_newest) const {
+#pragma unroll
+    for (int j = 0; j < kCopies; ++j) {
+      const int t = position + j * kRowStep;
+      const bool there = t >= begin && t <= newest;
+      if (skip_newest && t == newest) continue;
+      // An address that is not read is the newest position's: always inside the cache.
+      const std::byte* source = from + (there ? j * kRowStep : newest - position) * stride;
+      copy_16(place_of(stage_to, j), source, there);
+    }
+  }
+
+ public:
   __device__ __forceinline__ void patch(const uint16_t (&rows)[2][kDim], int lane) const {
-    if (newest < first || newest >= first + kOwn) return;
+    if (newest < first || newest >= first + count * kStageRows) return;
     const int row = (newest - first) % kStageRows;
 #pragma unroll
     for (int value = 0; value < 2; ++value) {
-      const int i = (newest - first) / kStageRows + value * kCount;
+      const int i = (newest - first) / kStageRows + value * count;
       if (i >= S::kStages) continue;  // issued after the row was stored
       for (int byte = lane * 4; byte < S::kRowBytes; byte += kWarp * 4) {
         *reinterpret_cast<uint32_t*>(stage(i) + row * S::kRowBytes + swizzled(row, byte)) =
@@ -104,10 +130,10 @@ __device__ __forceinline__ int score_place(int head, int t) {
   return kRows ? head * kRowPitch + t : t * kHeads + head;
 }
 
-template <int kHeads, int kDim, int W, bool kRows>
-__device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& stream, const float (&queries)[kHeads + 2][kDim],
-                                           float scale, int warp_in_team, int lane_in_warp, float* scores) {
-  using S = Shape<kHeads, kDim>;
+template <int kHeads, int kDim, bool kRows>
+__device__ __forceinline__ void score_keys(RowStream<kDim>& stream, const float (&queries)[kHeads + 2][kDim],
+                                           float scale, int lane_in_warp, float* scores) {
+  using S = Shape<kDim>;
   constexpr int kSums = 2 * kHeads;  // of two positions
   constexpr int kSumBits = __builtin_ctz(kSums);
   const int half = lane_in_warp / kLanes, lane = lane_in_warp % kLanes;
@@ -124,7 +150,7 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
   }
   const int own_row = half + 2 * (lane >> 3);
 #pragma unroll 1
-  for (int i = 0; i < stream.kCount; ++i) {
+  for (int i = 0; i < stream.count; ++i) {
     wait_stages<S::kStages - 1>();
     __syncwarp();
     const std::byte* stage = stream.stage(i) + 4 * lane;
@@ -160,7 +186,7 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
       }
     }
     if ((lane & ((kLanes >> kSumBits) - 1)) == 0) {
-      const int t = warp_in_team * stream.kOwn + i * kStageRows + own_row;
+      const int t = stream.first % kSplit + i * kStageRows + own_row;
       scores[score_place<kHeads, kRows>(own & (kHeads - 1), t)] = f32::mul(sums[0], scale);
     }
   }
@@ -170,7 +196,8 @@ __device__ __forceinline__ void score_keys(const RowStream<kHeads, kDim, W>& str
 // are the visible positions of the split. e of the others is -0, which leaves sums and products with the zeros that
 // stand for their values as they are, the sign of a zero included.
 template <int kHeads, bool kRows, int kThreadsOfHead>
-__device__ __forceinline__ void softmax_head(float* scores, int head, int j, int first, int last, float& m, float& sum) {
+__device__ __forceinline__ void softmax_head(float* scores, int head, int j, int first, int last, float& m,
+                                             float& sum) {
   constexpr int kEach = kSplit / kThreadsOfHead;
   constexpr int kClasses = kLanes / kThreadsOfHead;  // of t mod 16 in a thread
   float e[kEach];
@@ -214,7 +241,7 @@ __device__ __forceinline__ void softmax_head(float* scores, int head, int j, int
 template <int kHeads, int kDim, int W>
 struct ValueTile {
   static constexpr int kOwn = W < kHeads ? kHeads / W : 1;
-  static constexpr int kParts = W > kHeads && kDim >= 128 ? 2 : 1;  // warps that share a head
+  static constexpr int kParts = W > kHeads&& kDim >= 128 ? 2 : 1;  // warps that share a head
   static constexpr int kDims = kDim / kWarp / kParts;
   static constexpr bool kRows = kOwn == 1;  // how e stands
 

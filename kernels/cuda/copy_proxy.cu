@@ -36,7 +36,7 @@ struct Mailbox {
 struct DeviceWords {           // device memory
   alignas(128) uint32_t done;  // the last number whose copies have ended: written by the proxy's stream
   alignas(128) uint32_t number;
-  uint32_t ticket[2];  // of the last post: fetches, promotions; 0: it had no copies
+  uint32_t ticket[2];  // of the last post that had copies: fetches, promotions; 0: none yet
 };
 
 struct View {
@@ -74,10 +74,7 @@ __global__ void __launch_bounds__(kPostThreads)
                 });
   }
   __syncthreads();
-  if (!may_write) {
-    if (threadIdx.x == 0) *ticket = 0;
-    return;
-  }
+  if (!may_write) return;
   Copy* list = view.lists + static_cast<int64_t>(number % kLists) * view.max_copies;
   for (int i = static_cast<int>(threadIdx.x); i < copies; i += kPostThreads) {
     list[i] = {work.copy_source[first + i], work.copy_target[first + i], blob_bytes};

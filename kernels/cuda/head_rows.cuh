@@ -35,4 +35,22 @@ __device__ __forceinline__ void norm_and_rotate(float* x, const HeadRotation& r,
   __syncwarp();
 }
 
+// The norm of a head of 32 * kEach dimensions in registers, lane + 32 i each.
+template <int kEach>
+__device__ __forceinline__ void norm_row(float (&x)[kEach], const float (&w)[kEach], float eps, int lane) {
+  float lane_sum =
+      0.0f;  // canonical in lanes 0 .. 15: dimensions lane + 16 i in order, every other one the neighbour's
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float other = __shfl_xor_sync(kFullWarp, x[i], kLanes);
+    lane_sum = f32::fma(x[i], x[i], lane_sum);
+    lane_sum = f32::fma(other, other, lane_sum);
+  }
+  const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
+  const float mean = f32::div(sum, static_cast<float>(kWarp * kEach));
+  const float scale = f32::div(1.0f, f32::sqrt(f32::add(mean, eps)));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] = f32::mul(f32::mul(x[i], scale), w[i]);
+}
+
 }  // namespace ft::cuda

@@ -13,11 +13,15 @@
 namespace ft::cuda {
 namespace {
 
-constexpr int kMaxThreads = 256;
-// Blocks a launch should have at least: two for each multiprocessor of the largest device known (H200: 132).
-constexpr int64_t kWantedBlocks = 264;
-// Rounds of a block where there are many more blocks than that: the input is packed once for all of them.
-constexpr int64_t kMaxRounds = 8;
+// One block of 16 warps for each multiprocessor of the largest device known (H200: 132), which packs its input once and
+// has 64 KiB of weights under way, and room beside it for the next kernel's block to ask for its own. Two smaller ones
+// for several tokens, whose sums need the registers.
+constexpr int64_t kProcessors = 132;
+template <int kTokens>
+constexpr int kThreads = kTokens <= 2 ? 512 : 256;
+// Units of a round, for each half warp and unit under way: more amortise the barriers, but their sums wait in shared
+// memory, half of which they may take.
+constexpr int64_t kPassesPerRound = 4;
 // Up to so many tokens every block packs the input for itself; with more a launch of its own is cheaper, since each of
 // hundreds of blocks would read and norm all rows.
 constexpr int64_t kMaxPackedHere = 2;
@@ -99,13 +103,14 @@ __device__ __forceinline__ void load_pass(UnitWords<kFormat> (&words)[kUnits], c
 struct Buffers {
   float* cells;
   float* partial;  // sums of the chunks so far: [tile of the round][token][row][lane]
-  float* stage;    // kNormStageFloats; may be the cells, which are not in use then
+  float* stage;    // kNormStageFloats, then norm_w; where the cells are, which are not in use then
 };
 
 // Activations of the step's blocks. Returns whether they are scaled. Ends with a barrier.
 template <FormatId kFormat, int kTokens>
-__device__ __forceinline__ bool stage(const Work& work, const Step& step, int64_t token, int tokens,
-                                      const StagedRows<kFormat>& rows, const Buffers& buffers, const BlockThread& at) {
+__device__ __forceinline__ bool stage(const Work& work, const NormPackSource& source, const Step& step, int64_t token,
+                                      int tokens, const StagedRows<kFormat>& rows, const Buffers& buffers,
+                                      const BlockThread& at) {
   __shared__ float scales[kNormPackTokens];
   return stage_scaled_if_possible<kFormat>([&](auto scaled) {
     constexpr bool kScaled = decltype(scaled)::value;
@@ -161,8 +166,9 @@ __device__ __forceinline__ void fold(const Work& work, const Step& step, int64_t
 }
 
 template <FormatId kFormat, int kTokens>
-__global__ __launch_bounds__(kMaxThreads, kTokens == 1 ? 3 : 2) void matvec_kernel(const __grid_constant__ Work work,
-                                                                                   int cells_at, int partial_at) {
+__global__ __launch_bounds__(kThreads<kTokens>,
+                             kTokens == 2 ? 1 : 2) void matvec_kernel(const __grid_constant__ Work work, int cells_at,
+                                                                      int partial_at) {
   constexpr int kUnits = kUnitsAhead<kFormat, kTokens>;
   extern __shared__ uint4 shared[];
   let_next_start();
@@ -170,18 +176,23 @@ __global__ __launch_bounds__(kMaxThreads, kTokens == 1 ? 3 : 2) void matvec_kern
   const Steps steps(work);
   UnitWords<kFormat> words[kUnits];
   load_pass(words, work, steps.at(work, 0), 0, at);
+  auto* floats = reinterpret_cast<float*>(shared);
+  const Buffers buffers{floats + cells_at, floats + partial_at, floats + cells_at};
+  NormPackSource source = work.source;
+  if (source.norm_w != nullptr) {  // a weight too: here before the wait
+    copy_floats(source.norm_w, static_cast<int>(source.cols), at.thread, at.threads, buffers.stage + kNormStageFloats);
+    source.norm_w = buffers.stage + kNormStageFloats;
+  }
   wait_for_previous();
 
   const int64_t token = static_cast<int64_t>(blockIdx.y) * kTokens;
   const int tokens = work.tokens - token < kTokens ? static_cast<int>(work.tokens - token) : kTokens;
   const StagedRows<kFormat> rows{shared, work.chunk_blocks * StagedRows<kFormat>::kBlockVectors};
-  auto* floats = reinterpret_cast<float*>(shared);
-  const Buffers buffers{floats + cells_at, floats + partial_at, floats + cells_at};
   bool scaled = true;
   for (int s = 0; s < steps.count; ++s) {
     const Step step = steps.at(work, s);
     if (s == 0 || steps.chunks > 1) {
-      scaled = stage<kFormat, kTokens>(work, step, token, tokens, rows, buffers, at);
+      scaled = stage<kFormat, kTokens>(work, source, step, token, tokens, rows, buffers, at);
     }
     const int units = step.units(), pass = units_per_pass<kUnits>(at);
     for (int base = 0; base < units; base += pass) {
@@ -212,18 +223,21 @@ __global__ __launch_bounds__(kMaxThreads, kTokens == 1 ? 3 : 2) void matvec_kern
 template <FormatId kFormat, int kTokens>
 void launch_products(Work work, StreamHandle stream) {
   constexpr int kUnits = kUnitsAhead<kFormat, kTokens>;
-  constexpr int64_t kHalfWarps = kMaxThreads / kLanes;
-  const int64_t blocks = work.products[0].shape.blocks;
-  const int64_t fitting = std::clamp<int64_t>(kHalfWarps * kUnits / blocks, 1, work.tiles);
-  work.tiles_per_round = static_cast<int>(std::clamp<int64_t>(work.tiles / kWantedBlocks, 1, fitting));
-  work.rounds =
-      static_cast<int>(std::clamp<int64_t>(work.tiles / work.tiles_per_round / (4 * kWantedBlocks), 1, kMaxRounds));
+  const int64_t blocks = work.products[0].shape.blocks, tiles = work.tiles;
+  const int64_t most_units = std::min<int64_t>(int64_t{kThreads<kTokens>} / kLanes * kUnits * kPassesPerRound,
+                                               kMaxSharedBytes / 2 / cell_bytes<kFormat, kTokens>(1));
+  const int64_t fitting = std::clamp<int64_t>(most_units / blocks, 1, tiles);  // tiles of a round
+  const bool pairs = kTokens > 2 || ceil_div(tiles, kProcessors) > 2 * fitting;
+  const int64_t own = ceil_div(tiles, pairs ? 2 * kProcessors : kProcessors);  // tiles of a block
+  work.rounds = static_cast<int>(ceil_div(own, fitting));
+  work.tiles_per_round = static_cast<int>(ceil_div(own, work.rounds));
   const auto bytes = [&](int64_t chunk) {
     const bool split = chunk < blocks;
     const int64_t partial = split ? int64_t{work.tiles_per_round} * kTokens * kRowsPerTile * kLanes * 4 : 0;
     const int64_t stage = work.words == nullptr ? int64_t{kNormStageFloats} * 4 : 0;
+    const int64_t norm = work.source.norm_w != nullptr ? work.source.cols * 4 : 0;
     return kTokens * staged_row_bytes<kFormat>(chunk) + partial +
-           std::max(stage, cell_bytes<kFormat, kTokens>(work.tiles_per_round * chunk));
+           std::max(stage + norm, cell_bytes<kFormat, kTokens>(work.tiles_per_round * chunk));
   };
   int64_t chunk = blocks;
   while (bytes(chunk) > kMaxSharedBytes) chunk = (chunk + 1) / 2;
@@ -231,7 +245,7 @@ void launch_products(Work work, StreamHandle stream) {
   work.chunk_blocks = static_cast<int>(chunk);
   work.by_chunk = Divider(chunk);
   const int64_t warps = std::clamp<int64_t>(ceil_div(work.tiles_per_round * chunk, 2 * kUnits),
-                                            work.words == nullptr ? 4 : 1, kMaxThreads / kWarp);
+                                            work.words == nullptr ? 4 : 1, kThreads<kTokens> / kWarp);
   const int64_t partial_at = kTokens * staged_row_bytes<kFormat>(chunk) / 4;
   const int64_t cells_at =
       partial_at + (chunk < blocks ? int64_t{work.tiles_per_round} * kTokens * kRowsPerTile * kLanes : 0);
@@ -246,7 +260,8 @@ void launch_products(Work work, StreamHandle stream) {
 // Shared memory bounds what a block packs for itself: half of it is left for the cells.
 bool packs_here(const MatvecArgs& args) {
   const int64_t words = activation_words(args.outputs[0].w.layout.cols);
-  return args.tokens <= kMaxPackedHere && args.tokens * (words + 128) * 4 <= kMaxSharedBytes / 2;
+  return args.tokens <= kMaxPackedHere && args.tokens * (words + 128) * 4 <= kMaxSharedBytes / 4 &&
+         args.tokens * args.outputs[0].w.layout.cols <= kNormStageFloats;
 }
 
 void launch_format(const Work& work, FormatId format, StreamHandle stream) {

@@ -345,10 +345,10 @@ constexpr int64_t cell_bytes(int64_t units) {
   return units * Cells<kFormat, kMost>::kStride * static_cast<int64_t>(sizeof(float));
 }
 
-// Kernels ask for more than the 48 KiB that need no asking.
+// 48 KiB need no asking, a kernel's static shared memory included, which is at most half of them here.
 template <class Kernel>
 void allow_shared(Kernel kernel, int64_t bytes) {
-  if (bytes <= 48 << 10) return;
+  if (bytes <= 24 << 10) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedBytes)),
         "cannot give a product kernel its shared memory");
 }

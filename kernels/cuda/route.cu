@@ -21,7 +21,8 @@ constexpr int kRowsOfThread = kRowsPerTile / 2;
 constexpr int kMaxTokens = kNormPackTokens;
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChoices = 16;
-constexpr int kGroup = 32;  // experts that one warp ranks
+constexpr int kGroup = 32;     // experts that one warp ranks
+constexpr int kNormAhead = 8;  // weights of the norm that a thread loads before it waits: rows of up to 4096
 
 struct Route {
   NormPackSource source;
@@ -212,10 +213,10 @@ __device__ bool arrive_last(uint32_t* arrived) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(arrived, 1u) == gridDim.x - 1;
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+    last = before == gridDim.x - 1;
     if (last) *arrived = 0;
-    __threadfence();
   }
   __syncthreads();
   return last;
@@ -225,11 +226,18 @@ __global__ void __launch_bounds__(kPlanThreads)
     route_and_plan_kernel(const __grid_constant__ Route r, const __grid_constant__ PlanArgs a, int most_distinct) {
   extern __shared__ uint4 memory[];
   __shared__ PlanState state;
-  __shared__ float scales[kNormPackTokens];
+  __shared__ float scales[kNormPackTokens], weights[kNormAhead * kPlanThreads];
   __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   WeightWords words{};
   if (warp < r.blocks) load_weights(r, warp, lane, words);
+  // The norm's weights too: from memory they are a microsecond away, and nobody but this step's norm has read them.
+  float norm_w[kNormAhead];
+#pragma unroll
+  for (int i = 0; i < kNormAhead; ++i) {
+    const int column = thread + i * kPlanThreads;
+    norm_w[i] = column < r.source.cols ? __ldg(r.source.norm_w + column) : 0.0f;
+  }
   let_next_start();
   wait_for_previous();
   // For the block that comes last, whichever it is: under way while the rows are normed.
@@ -245,7 +253,13 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int64_t row_words = activation_words(r.source.cols);
   auto* stage = reinterpret_cast<float*>(x + r.tokens * row_words);
   auto* cells = stage + kNormStageFloats;
-  norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
+  NormPackSource source = r.source;
+  if (source.cols <= kNormAhead * kPlanThreads) {
+#pragma unroll
+    for (int i = 0; i < kNormAhead; ++i) weights[thread + i * kPlanThreads] = norm_w[i];
+    source.norm_w = weights;  // norm_pack has barriers before it reads them
+  }
+  norm_pack(source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
   for (int block = warp; block < r.blocks; block += kPlanWarps) {
     if (block != warp) load_weights(r, block, lane, words);
     block_sums(r, words, block, lane, x, row_words, cells);

@@ -158,9 +158,193 @@ void check_attention(Context& context, const Heads& heads, const Span& span, Val
              expected);
 }
 
+// ---- a decode step
+
+struct Step {
+  std::vector<int64_t> lengths;  // of each token's context, its own position included
+  int64_t window = 0;
+  int64_t rotary_half = 0;
+  bool norms = true;
+  Values kind = Values::kNormal;
+};
+
+std::string what(const Heads& heads, const Step& step) {
+  std::string text = heads.what() + " window " + std::to_string(step.window) + " lengths";
+  for (const int64_t length : step.lengths) text += " " + std::to_string(length);
+  return text;
+}
+
+// Values of a kind, drawn once and then taken in turn: long contexts would take long to draw.
+class Pool {
+ public:
+  Pool(Random& random, Values kind) {
+    for (bf16& x : values_) x = to_bf16(test::random_value(random, kind));
+  }
+  bf16 next() {
+    if (++at_ == std::size(values_)) at_ = 0;
+    return values_[at_];
+  }
+
+ private:
+  bf16 values_[99991];  // prime: rows of a cache do not repeat
+  size_t at_ = 0;
+};
+
+// What the step reads, on the host, and what it must leave there.
+struct StepData {
+  StepData(const Heads& heads, const Step& step, Random& random)
+      : tokens(static_cast<int64_t>(step.lengths.size())),
+        positions(*std::max_element(step.lengths.begin(), step.lengths.end()) + 2),
+        q_stride(heads.heads * heads.head_dim + 3),
+        kv_stride(heads.kv_heads * heads.head_dim + 2),
+        out_stride(heads.heads * heads.head_dim + 1),
+        q(random_floats(random, step.kind == Values::kWide ? Values::kNormal : step.kind, tokens * q_stride)),
+        k(random_floats(random, step.kind == Values::kWide ? Values::kNormal : step.kind, tokens * kv_stride)),
+        v(random_floats(random, step.kind, tokens * kv_stride)),
+        q_norm(random_floats(random, Values::kNormal, heads.head_dim)),
+        k_norm(random_floats(random, Values::kNormal, heads.head_dim)),
+        cos(random_floats(random, Values::kNormal, positions * step.rotary_half)),
+        sin(random_floats(random, Values::kNormal, positions * step.rotary_half)),
+        sequence(tokens),
+        position(tokens),
+        cache(tokens * positions * heads.stride()),
+        expected_cache(cache.size()),
+        expected(poisoned<float>(tokens * out_stride)) {
+    std::fill_n(cache.data(), cache.size(), to_bf16(NAN));
+    Pool keys(random, step.kind == Values::kWide ? Values::kNormal : step.kind), values(random, step.kind);
+    for (int64_t t = 0; t < tokens; ++t) {
+      sequence[t] = static_cast<int32_t>((t + 1) % tokens);
+      position[t] = step.lengths[static_cast<size_t>(t)] - 1;
+      const Span seen{position[t] + 1, step.window};
+      for (int64_t p = seen.begin(); p < position[t]; ++p) {
+        bf16* row = cache.data() + (sequence[t] * positions + p) * heads.stride();
+        for (int64_t i = 0; i < heads.stride(); ++i) row[i] = i < heads.stride() / 2 ? keys.next() : values.next();
+      }
+    }
+    std::copy_n(cache.data(), cache.size(), expected_cache.data());
+  }
+
+  int64_t tokens, positions, q_stride, kv_stride, out_stride;
+  HostArray<float> q, k, v, q_norm, k_norm, cos, sin;
+  HostArray<int32_t> sequence;
+  HostArray<int64_t> position;
+  HostArray<bf16> cache, expected_cache;
+  HostArray<float> expected;
+};
+
+// By the CPU kernels, into expected and expected_cache.
+void decode_on_cpu(Context& context, const Heads& heads, const Step& step, float scale, float eps, StepData& data) {
+  const int64_t dim = heads.head_dim;
+  const int group = heads.heads / heads.kv_heads;
+  for (int64_t t = 0; t < data.tokens; ++t) {
+    const float* c = data.cos.data() + data.position[t] * step.rotary_half;
+    const float* s = data.sin.data() + data.position[t] * step.rotary_half;
+    std::vector<float> q(data.q.data() + t * data.q_stride, data.q.data() + t * data.q_stride + heads.heads * dim);
+    std::vector<float> k(data.k.data() + t * data.kv_stride, data.k.data() + t * data.kv_stride + heads.kv_heads * dim);
+    const float* q_norm = step.norms ? data.q_norm.data() : nullptr;
+    const float* k_norm = step.norms ? data.k_norm.data() : nullptr;
+    context.cpu.head_norm_rope({q.data(), heads.heads, dim, q_norm, eps, c, s, step.rotary_half});
+    context.cpu.head_norm_rope({k.data(), heads.kv_heads, dim, k_norm, eps, c, s, step.rotary_half});
+    for (float& x : q) x = round_to_bf16(x);
+    bf16* sequence = data.expected_cache.data() + data.sequence[t] * data.positions * heads.stride();
+    bf16* row = sequence + data.position[t] * heads.stride();
+    for (int64_t i = 0; i < heads.kv_heads * dim; ++i) {
+      row[i] = to_bf16(k[static_cast<size_t>(i)]);
+      row[heads.kv_heads * dim + i] = to_bf16(data.v[t * data.kv_stride + i]);
+    }
+    const Span seen{data.position[t] + 1, step.window};
+    for (int kv = 0; kv < heads.kv_heads; ++kv) {
+      const bf16* keys = sequence + kv * dim;
+      context.cpu.attention({q.data() + kv * group * dim, keys, keys + heads.kv_heads * dim, heads.stride(),
+                             seen.begin(), seen.length, dim, scale,
+                             data.expected.data() + t * data.out_stride + kv * group * dim, group});
+    }
+  }
+}
+
+void check_decode(Context& context, const Heads& heads, const Step& step, Random& random) {
+  const float scale = 0.3f, eps = 1e-6f;
+  StepData data(heads, step, random);
+  decode_on_cpu(context, heads, step, scale, eps, data);
+  DeviceArray<float> q(context, data.q);
+  const DeviceArray<float> k(context, data.k), v(context, data.v), q_norm(context, data.q_norm),
+      k_norm(context, data.k_norm), cos(context, data.cos), sin(context, data.sin);
+  const DeviceArray<int32_t> sequence(context, data.sequence);
+  const DeviceArray<int64_t> position(context, data.position);
+  const DeviceArray<bf16> cache(context, data.cache);
+  const DeviceArray<float> out(context, data.expected.size());
+  DeviceArray<std::byte> scratch(context, cuda::attention_decode_scratch_bytes(data.tokens, heads.heads, heads.kv_heads,
+                                                                               heads.head_dim, data.positions));
+  cuda::fill_zero(scratch.data(), scratch.size(), context.stream.handle());
+  cuda::AttentionDecodeArgs args;
+  cuda::AttentionPrepareArgs& prepare = args.prepare;
+  prepare.q = q.data(), prepare.q_stride = data.q_stride;
+  prepare.k = k.data(), prepare.v = v.data(), prepare.kv_stride = data.kv_stride;
+  prepare.tokens = data.tokens;
+  prepare.heads = heads.heads, prepare.kv_heads = heads.kv_heads, prepare.head_dim = heads.head_dim;
+  prepare.q_norm = step.norms ? q_norm.data() : nullptr;
+  prepare.k_norm = step.norms ? k_norm.data() : nullptr;
+  prepare.norm_eps = eps;
+  prepare.cos = cos.data(), prepare.sin = sin.data(), prepare.rotary_half = step.rotary_half;
+  prepare.sequence = sequence.data(), prepare.position = position.data();
+  prepare.kv = {cache.data(), data.positions};
+  args.scale = scale;
+  args.window = step.window;
+  args.out = out.data(), args.out_stride = data.out_stride;
+  args.scratch = scratch.data();
+  const std::string group = std::string("attention_decode ") + kNames[static_cast<int>(step.kind)];
+  for (int run = 0; run < 2; ++run) {  // the second one finds what the first left in scratch
+    q.write(data.q);
+    cuda::attention_decode(args, context.stream.handle());
+    check_same(context, group, what(heads, step) + " run " + std::to_string(run), out, data.expected);
+  }
+  check_same(context, group, what(heads, step) + " cache", cache, data.expected_cache);
+  context.report.check(group, scratch.intact() ? "" : what(heads, step) + ": wrote outside scratch");
+}
+
+void test_decode(Context& context) {
+  Random random(1147);
+  const int64_t lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 1023, 1024, 1025, 1089, 2113};
+  for (const Heads& heads : {Heads{8, 1, 128}, Heads{4, 2, 64}, Heads{4, 1, 256}}) {
+    for (const int64_t length : lengths) {
+      for (const int64_t window : {0, 1, 63, 64, 65, 100, 1000}) {
+        if (window >= length && window > 1) continue;
+        check_decode(context, heads, {{length}, window, heads.head_dim / 2}, random);
+      }
+      for (const Values kind : {Values::kWide, Values::kTiny}) {
+        check_decode(context, heads, {{length}, 0, heads.head_dim / 4, true, kind}, random);
+      }
+    }
+    check_decode(context, heads, {{200}, 0, 0, false}, random);
+    check_decode(context, heads, {{200}, 0, heads.head_dim / 2, true, Values::kSpecial}, random);
+  }
+  for (const int64_t dim : {64, 128, 256, 80, 33}) {
+    for (int group = 1; group <= 9; ++group) {
+      check_decode(context, {2 * group, 2, dim}, {{300, 64, 1}, 0, dim / 2}, random);
+    }
+    check_decode(context, {19, 1, dim}, {{1500, 700}, 0, dim / 2}, random);
+    check_decode(context, {19, 1, dim}, {{1500, 700}, 130, dim / 4}, random);
+  }
+  // Units of every size: these are taken as the splits in all, counted for each key/value head, grow.
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const int64_t length : {600, 1100, 2200, 4500, 9000}) {
+      check_decode(context, {8, 4, dim}, {{length, length - 70, length / 2, 1, 64}, 0, dim / 2}, random);
+      check_decode(context, {32, 4, dim}, {{length, length - 300}, length / 3, dim / 2}, random);
+    }
+  }
+  check_decode(context, {8, 4, 128}, {{33333}, 0, 64}, random);
+  check_decode(context, {32, 4, 128}, {{20000}, 0, 64}, random);
+  Step full;
+  full.rotary_half = 32;
+  for (int t = 0; t < cuda::kMaxDecodeTokens; ++t) full.lengths.push_back(1 + static_cast<int64_t>(random.below(400)));
+  check_decode(context, {4, 2, 64}, full, random);
+  check_decode(context, {4, 2, 128}, full, random);
+}
+
 }  // namespace
 
 void test_attention(Context& context) {
+  test_decode(context);
   Random random(4711);
   for (const int64_t dim : {1, 2, 7, 16, 31, 33, 64, 80, 127, 128, 130, 192, 256, 257, 511, 512}) {
     for (const int64_t half : {int64_t{0}, dim / 4, dim / 2}) {
@@ -168,15 +352,15 @@ void test_attention(Context& context) {
         check_prepare(context, {6, 2, dim}, half, random.below(4) != 0, kind, random);
       }
     }
-    for (const int64_t length : {1, 63, 64, 65, 200}) {
+    for (const int64_t length : {1, 63, 64, 65, 200, 1100}) {
       check_attention(context, {4, 2, dim}, {length, 0}, Values::kNormal, random);
     }
   }
   for (const Heads& heads : {Heads{1, 1, 64}, Heads{8, 1, 128}, Heads{19, 1, 80}, Heads{6, 3, 96}, Heads{4, 4, 256}}) {
-    for (const int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 1000}) {
+    for (const int64_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 1000, 1025, 2200}) {
       for (const int64_t window : {0, 1, 16, 63, 64, 65, 100}) {
         for (const Values kind : test::kAllValues) {
-          if (length == 1000 && kind != Values::kNormal) continue;
+          if (length >= 1000 && kind != Values::kNormal) continue;
           check_attention(context, heads, {length, window}, kind, random);
         }
       }

@@ -279,32 +279,6 @@ void bench_matvec(Context& context, double read_rate) {
   }
 }
 
-// One step's attention: a token against `length` positions, 32 query heads of 4 key heads of 128.
-void bench_attention(Context& context, int64_t length) {
-  constexpr int kHeads = 32, kKvHeads = 4;
-  constexpr int64_t kDim = 128;
-  const int64_t stride = 2 * kKvHeads * kDim;
-  const cuda::DeviceBuffer cache(length * stride * 2), q(kHeads * kDim * 4), out(kHeads * kDim * 4);
-  cuda::fill_zero(cache.data(), cache.bytes(), context.stream.handle());
-  cuda::fill_zero(q.data(), q.bytes(), context.stream.handle());
-  const DeviceArray<int32_t> sequence(context, std::vector<int32_t>{0});
-  const DeviceArray<int64_t> position(context, std::vector<int64_t>{length - 1});
-  cuda::AttentionArgs args;
-  args.q = q.as<float>(), args.q_stride = kHeads * kDim;
-  args.tokens = 1;
-  args.heads = kHeads, args.kv_heads = kKvHeads, args.head_dim = kDim;
-  args.scale = 0.1f;
-  args.sequence = sequence.data(), args.position = position.data();
-  args.kv = {cache.as<bf16>(), length};
-  args.out = out.as<float>(), args.out_stride = kHeads * kDim;
-  constexpr int kLaunches = 20;
-  const double seconds = replay_seconds(context, [&] {
-    for (int i = 0; i < kLaunches; ++i) cuda::attention(args, context.stream.handle());
-  });
-  std::printf("attention 32/4 heads of 128, length %lld, warm: %.2f us\n", static_cast<long long>(length),
-              seconds / kLaunches * 1e6);
-}
-
 }  // namespace
 
 void bench_ops(Context& context) {
@@ -312,7 +286,6 @@ void bench_ops(Context& context) {
   bench_matvec(context, read_rate);
   bench_experts(context, read_rate);
   bench_fetches(context);
-  for (const int64_t length : {64, 256, 1024, 4096}) bench_attention(context, length);
 }
 
 }  // namespace ft::device_test

@@ -132,6 +132,14 @@ void test_strategies(Context& context) {
         }
       }
     }
+    for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
+      EngineConfig config = on_device(model, strategy, model.family->geometry().total_experts() / 2);
+      config.fetch_mechanism = FetchMechanism::kCopyEngine;
+      check_as_host(context, group, name_of(config) + " copy engine", model, config, 40, 12, expected);
+      config.fetch_mechanism = FetchMechanism::kSm;
+      config.link_slowdown = 2;
+      check_as_host(context, group, name_of(config) + " slowed link", model, config, 40, 12, expected);
+    }
     EngineConfig config = on_device(model, Strategy::kCpu, 0);
     config.promote_bytes_per_layer = 0;
     check_as_host(context, group, "cpu without slots", model, config, 40, 12, expected);
@@ -184,6 +192,12 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       const std::span<const float> row = rows.subspan(i * vocab, vocab);
       logits[i].insert(logits[i].end(), row.begin(), row.end());
       next[i] = arg_max(row);
+      const std::span<const LargestLogit> largest = engine.largest_logits();
+      if (step > 0 && (largest.size() != prompts.size() || largest[i].id != next[i] ||
+                       largest[i].value != row[static_cast<size_t>(next[i])])) {
+        throw Error(ErrorKind::kFailed,
+                    {.what = "the device's largest logit is another one", .value = std::to_string(i)});
+      }
       runs[i].position = engine.sequence_length(runs[i].sequence);
       runs[i].ids = {&next[i], 1};
       runs[i].prompt = false;

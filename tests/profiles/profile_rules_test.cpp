@@ -41,11 +41,15 @@ TEST_CASE("the batch that is served is the largest that was tuned") {
   }
 }
 
-TEST_CASE("a slowed link is a GPU's") {
+TEST_CASE("a slowed link and who fetches over it are a GPU's") {
   CHECK(refusal([](auto& p) { p.serve.link_slowdown.reset(); }) == "");
   CHECK(refusal([](auto& p) { p.serve.device = "host"; }) ==
         "p refused, value refused: $.serve.link_slowdown is 'present'; allowed: no such key with device host");
-  CHECK(refusal([](auto& p) { p.serve.device = "host", p.serve.link_slowdown.reset(); }) == "");
+  CHECK(refusal([](auto& p) { p.serve.device = "host", p.serve.link_slowdown.reset(); }) ==
+        "p refused, value refused: $.serve.fetch_mechanism is 'present'; allowed: no such key with device host");
+  CHECK(refusal([](auto& p) {
+          p.serve.device = "host", p.serve.link_slowdown.reset(), p.serve.fetch_mechanism.reset();
+        }) == "");
 }
 
 TEST_CASE("the split table fits its strategy") {

@@ -249,11 +249,21 @@ TEST_CASE("a profile of version 1.1, which knows nothing of a GPU, is read as it
   Json json = sample_json();
   json["version"] = "1.1.0";
   for (const char* key : {"link", "banks"}) CHECK(json["conditions"].erase(key) == 1);
-  CHECK(json["serve"].erase("link_slowdown") == 1);
+  for (const char* key : {"link_slowdown", "fetch_mechanism"}) CHECK(json["serve"].erase(key) == 1);
   const ft::Profile profile = ft::parse_profile(json, "p.json");
   CHECK(profile.conditions.link.empty());
   CHECK(profile.conditions.banks.empty());
   CHECK(!profile.serve.link_slowdown.has_value());
+}
+
+TEST_CASE("a profile of version 1.2 names no fetch mechanism; an unknown one is refused") {
+  Json json = sample_json();
+  json["version"] = "1.2.0";
+  CHECK(json["serve"].erase("fetch_mechanism") == 1);
+  CHECK(!ft::parse_profile(json, "p.json").serve.fetch_mechanism.has_value());
+  json["version"] = "1.3.0";
+  json["serve"]["fetch_mechanism"] = "carrier pigeon";
+  CHECK_THROWS_AS(ft::parse_profile(json, "p.json"), ft::Error);
 }
 
 TEST_CASE("versions") {

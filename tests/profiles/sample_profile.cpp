@@ -111,6 +111,7 @@ ft::Profile sample_profile() {
                    .max_context = 4096,
                    .prefill_chunk = 128,
                    .device_memory_limit_bytes = int64_t{1} << 30,
+                   .fetch_mechanism = "sm",
                    .link_slowdown = 3,
                    .predicted_tok_s = 10,
                    .ceiling_gbps = 21.5};

@@ -56,6 +56,11 @@ TEST_CASE("settings are refused one past their bounds") {
   CHECK(with([](EngineConfig& c) { c.device = Device::kCuda, c.numerics = Numerics::kReference; }) == "numerics");
   CHECK(with([](EngineConfig& c) { c.link_slowdown = kMaxLinkSlowdown; }) == "accepted");
   CHECK(with([](EngineConfig& c) { c.link_slowdown = kMaxLinkSlowdown + 1; }) == "link_slowdown");
+  CHECK(with([](EngineConfig& c) { c.fetch_mechanism = FetchMechanism::kCopyEngine; }) == "accepted");
+  CHECK(with([](EngineConfig& c) {
+          c.fetch_mechanism = FetchMechanism::kCopyEngine;
+          c.link_slowdown = 2;
+        }) == "link_slowdown");
   CHECK(with([](EngineConfig& c) { c.isa_cap = "avx9"; }) == "isa_cap");
   CHECK(with([](EngineConfig& c) { c.fetch_of_misses.pop_back(); }) == "fetch_of_misses");
   CHECK(with([](EngineConfig& c) { c.fetch_of_misses[2] = 3; }) == "fetch_of_misses[2]");

@@ -233,6 +233,24 @@ TEST_CASE("top_k, top_p and min_p at their edges") {
   CHECK(ids_drawn(halves, p) == std::vector<int>{0});
 }
 
+TEST_CASE("a largest logit that a device has found is a greedy choice, where it is one") {
+  const std::vector<float> logits = {0, 2, 1, 2, 3};
+  SamplingOptions o;
+  o.temperature = 0;
+  const LargestLogit last{3, 4}, found{2, 1}, none{0, -1};
+  CHECK(Sampler(o, 5, 0).sample(logits, &last) == 4);
+  CHECK(Sampler(o, 5, 4).sample(logits, &last) == 1);                        // id 4 has no token
+  CHECK(Sampler(o, 5, 0).sample(std::vector<float>(5, 1.0f), &none) == 0);   // it found nothing: look
+  CHECK(Sampler(o, 5, 0).sample(std::vector<float>(5, 9.0f), &found) == 1);  // believed, not looked for again
+  o.repetition_penalty = 2.0;                                                // scores are no longer the logits
+  Sampler penalized(o, 5, 0);
+  CHECK(penalized.sample(logits, &last) == 4);
+  CHECK(penalized.sample(logits, &last) == 1);  // 3 / 2 < 2
+  o = {};
+  o.top_k = 1;
+  CHECK(Sampler(o, 5, 0).sample(logits, &found) == 4);  // not greedy
+}
+
 TEST_CASE("greedy: arg max, lowest id of equals, penalties respected") {
   SamplingOptions o;
   o.temperature = 0;

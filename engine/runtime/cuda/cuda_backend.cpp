@@ -58,6 +58,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   attention_scratch_ = cuda::DeviceBuffer(cuda::attention_decode_scratch_bytes(
       config_.max_batch, geometry.heads, static_cast<int>(geometry.kv_heads), geometry.head_dim, parts_.max_context));
   cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
+  largest_host_ = cuda::PinnedBuffer(tokens * static_cast<int64_t>(sizeof(LargestLogit)));
+  end_words_ = cuda::DeviceBuffer(8 + tokens * 8);
+  cuda::fill_zero(end_words_.data(), end_words_.bytes(), main_.handle());
   const int64_t input_bytes =
       std::max(InputLayout(tokens, 0, top_k_).bytes, InputLayout(config_.max_batch, moe_layer_count_, top_k_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);
@@ -92,12 +95,26 @@ void CudaBackend::begin(const StepTokens& tokens, bool decode, cuda::Placement p
 
 // Everything that a decode step launches, for a capture or one by one.
 void CudaBackend::launch_forward() {
-  cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   StepBatch batch;  // the family asks for nothing of it in a decode step
   batch.tokens = batch.logits_rows = count_;
   batch.decode = true;
   parts_.family.forward(*this, parts_.weights, batch);
-  moe_.finish();
+  launch_end(count_);
+}
+
+// Logits and their largest go to the host in the launch that says the step is over.
+void CudaBackend::launch_end(int64_t rows) {
+  const bool joined = moe_.join();
+  cuda::EndStepArgs end = moe_.end_of_step();
+  end.after_join = joined;
+  end.logits = logits_.as<float>();
+  end.rows = rows;
+  end.vocab = vocab_;
+  end.pinned_logits = logits_host_.as_device<float>();
+  end.pinned_largest = largest_host_.as_device<LargestLogit>();
+  end.arrived = end_words_.as<uint32_t>();
+  end.largest = end_words_.as<unsigned long long>() + 1;
+  cuda::end_step(end, main_.handle());
 }
 
 cuda::Graph CudaBackend::capture_forward(int64_t tokens, cuda::Placement placement) {
@@ -163,6 +180,7 @@ void CudaBackend::dense_step(const StepTokens& tokens, const StepBatch&) {
 // Launches the step, or does it launch by launch, and serves the CPU's experts until it has ended.
 void CudaBackend::run(const cuda::Graph& graph) {
   next_step();
+  moe_.begin_step();
   if (graph) {
     graph.launch(main_.handle());
     wait_until_finished();
@@ -170,6 +188,7 @@ void CudaBackend::run(const cuda::Graph& graph) {
     launch_forward();
     main_.synchronize();
   }
+  moe_.end_step();
   moe_.require_answered();
 }
 
@@ -200,6 +219,7 @@ void CudaBackend::keep_wanted_logits() {
   for (size_t i = 0; i < tokens_->logits_tokens.size(); ++i) {
     const int64_t token = tokens_->logits_tokens[i];
     if (token == static_cast<int64_t>(i)) continue;
+    largest_host_.as_host<LargestLogit>()[i] = largest_host_.as_host<LargestLogit>()[token];
     std::memcpy(rows + static_cast<int64_t>(i) * vocab_, rows + token * vocab_, static_cast<size_t>(vocab_) * 4);
   }
 }
@@ -211,7 +231,7 @@ void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<co
     const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
     moe(site.spec, site.residual);
   }
-  moe_.finish();
+  launch_end(0);
 }
 
 void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
@@ -228,8 +248,10 @@ void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
   moe_.set_given(plans);
   if (!all || config_.no_wait) {  // one layer by itself: launches, in which the CPU's part is waited for by the device
     next_step();
+    moe_.begin_step();
     launch_layers(sites, plans);
     wait_until_finished();
+    moe_.end_step();
     moe_.require_answered();
     return;
   }
@@ -280,7 +302,7 @@ void CudaBackend::reset_counters() {
 void CudaBackend::describe(EngagedRecord& record) const {
   record.threads_worked = marks_.count();
   record.slots = moe_.slot_count();
-  record.mechanism = record.slots > 0 ? "sm gather" : "none";
+  record.mechanism = moe_.mechanism();
 }
 
 std::unique_ptr<ServeBackend> make_cuda_backend(const CudaBackendParts& parts) {

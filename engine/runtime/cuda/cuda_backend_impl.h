@@ -23,7 +23,7 @@ struct InputLayout {
     rows = sequence + tokens * 4;
     forced = rows + tokens * 4;
     choices = forced + 4;
-    bytes = choices + layers_of_choices * tokens * top_k * 4;
+    bytes = (choices + layers_of_choices * tokens * top_k * 4 + 15) / 16 * 16;  // begin_step's unit
   }
 };
 
@@ -37,6 +37,9 @@ class CudaBackend final : public ServeBackend {
   void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
                   std::span<const MoeCallSite> sites) override;
   const float* logits_rows() const override { return logits_host_.as_host<float>(); }
+  const LargestLogit* largest_logits() const override {
+    return decode_ ? largest_host_.as_host<LargestLogit>() : nullptr;
+  }
   SlotTable::Content cache_content() const override { return moe_.content(); }
   void restore_cache(const SlotTable::Content& content) override {
     moe_.restore(content);
@@ -80,6 +83,7 @@ class CudaBackend final : public ServeBackend {
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
   void launch_forward();
+  void launch_end(int64_t rows);
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
   // As finish_step counts: 0 is skipped when the number wraps.
@@ -106,7 +110,8 @@ class CudaBackend final : public ServeBackend {
   int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
 
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
-  cuda::DeviceBuffer attention_scratch_;
+  cuda::DeviceBuffer attention_scratch_, end_words_;
+  cuda::PinnedBuffer largest_host_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};

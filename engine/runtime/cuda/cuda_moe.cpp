@@ -63,6 +63,9 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
   cpu_ = std::make_unique<CpuArm>(
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
+  if (config_.fetch_mechanism == FetchMechanism::kCopyEngine && config_.slots > 0) {
+    proxy_ = std::make_unique<cuda::CopyProxy>(2 * max_distinct_);
+  }
   reset_counters();
   SlotTable table(bank_.layers(), bank_.experts(), config_.slots);
   if (config_.strategy == Strategy::kResident) table.fill_in_order();
@@ -174,7 +177,7 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
-  arms.items_fetch = slots && config_.link_slowdown == 1;
+  arms.items_fetch = slots && config_.link_slowdown == 1 && config_.fetch_mechanism == FetchMechanism::kSm;
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
 }
@@ -221,28 +224,37 @@ void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
     cuda::expert_gate_up(experts, main_.handle());
     cuda::expert_down(experts, main_.handle());
   };
-  if (arms.fetches) {
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
+  const int64_t blob_bytes = bank_.layout(call.layer).bytes;
+  if (arms.fetches && proxy_) {
+    proxy_->post(work, false, blob_bytes, kAnswerTimeoutNs, main_.handle());
+  } else if (arms.fetches) {
     fork_link();
-    cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
-                  .blob_bytes = bank_.layout(call.layer).bytes,
-                  .repeat = config_.link_slowdown},
-                 link_.handle());
+    cuda::gather({.work = work, .blob_bytes = blob_bytes, .repeat = config_.link_slowdown}, link_.handle());
     fetched_.record(link_.handle());
   }
   compute(0, 1);
   if (!arms.fetches) return;
-  fetched_.make_wait(main_.handle());
-  cuda::gather_point(main_.handle());
+  if (proxy_) {
+    proxy_->wait(false, kAnswerTimeoutNs, main_.handle());
+  } else {
+    fetched_.make_wait(main_.handle());
+    cuda::gather_point(main_.handle());
+  }
   compute(1, 2);
 }
 
 void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
   if (!arms.promotions) return;
+  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
+  const int64_t blob_bytes = bank_.layout(call.layer).bytes;
+  if (proxy_) {
+    proxy_->post(work, true, blob_bytes, kAnswerTimeoutNs, main_.handle());
+    proxy_used_ = true;
+    return;
+  }
   fork_link();
-  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
-                .promotions = true,
-                .blob_bytes = bank_.layout(call.layer).bytes,
-                .repeat = config_.link_slowdown},
+  cuda::gather({.work = work, .promotions = true, .blob_bytes = blob_bytes, .repeat = config_.link_slowdown},
                link_.handle());
 }
 
@@ -279,13 +291,29 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   if (arms.cpu || !arms.items_fetch) wait_and_merge(call);
 }
 
-void CudaMoe::finish() {
-  if (link_used_) {
-    joined_.record(link_.handle());
-    joined_.make_wait(main_.handle());
-    link_used_ = false;
-  }
-  cuda::finish_step(box_memory_.as_device<cuda::CpuMailbox>(), step_number_.as<uint32_t>(), main_.handle());
+void CudaMoe::begin_step() {
+  if (proxy_) proxy_->begin();
+}
+
+void CudaMoe::end_step() {
+  if (proxy_) proxy_->end();
+}
+
+bool CudaMoe::join() {
+  if (proxy_used_) proxy_->wait(true, kAnswerTimeoutNs, main_.handle());
+  proxy_used_ = false;
+  if (!link_used_) return false;
+  joined_.record(link_.handle());
+  joined_.make_wait(main_.handle());
+  link_used_ = false;
+  return true;
+}
+
+cuda::EndStepArgs CudaMoe::end_of_step() const {
+  cuda::EndStepArgs end;
+  end.box = box_memory_.as_device<cuda::CpuMailbox>();
+  end.step_number = step_number_.as<uint32_t>();
+  return end;
 }
 
 void CudaMoe::set_given(std::span<const LayerPlan> plans) {
@@ -329,6 +357,7 @@ void CudaMoe::abandon() {
 }
 
 void CudaMoe::require_answered() {
+  if (proxy_) proxy_->check();
   const uint32_t failed = load_acquire(box_->failed);
   if (failed == 0 && !abandoned_) return;  // an abandoned wait says nothing itself
   abandoned_ = false;
@@ -391,6 +420,12 @@ const int32_t* CudaMoe::slots_of_keys() {
   cuda::copy_to_host(slot_mirror_.host(), table_.slot_of_key, slot_mirror_.bytes(), main_.handle());
   main_.synchronize();
   return slot_mirror_.as_host<int32_t>();
+}
+
+std::string CudaMoe::mechanism() const {
+  if (table_.slots == 0) return "none";
+  if (proxy_) return "copy engine";
+  return config_.link_slowdown > 1 ? "sm gather, link slowed" : "sm, as computed";
 }
 
 cuda::StepCounters CudaMoe::counters() const {

@@ -14,6 +14,7 @@
 //
 // With a slowed link (link_slowdown > 1) or the copy engine the slots are filled by others: fetches are copied beside
 // the hits' products on the link stream, or by the proxy, then computed from their slots, and a merge ends the layer.
+// The copy engine's promotions are copied in order with its fetches: they do not yield to those of the next layer.
 // Thread rule: one thread. decode() only launches; serve_posted() is the host's side of the mailbox.
 #pragma once
 
@@ -26,7 +27,8 @@
 #include "engine/runtime/cuda/cpu_arm.h"
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/device_weights_cuda.h"
-#include "kernels/cuda/moe.h"
+#include "kernels/cuda/copy_proxy.h"
+#include "kernels/cuda/step.h"
 
 namespace ft {
 
@@ -56,8 +58,13 @@ class CudaMoe {
   CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks& marks);
 
   void decode(const CudaMoeCall& call);
-  // Last launches of a step: the link stream joins, then the host is told.
-  void finish();
+  // Around a step, launches included: the copy engine's thread is awake.
+  void begin_step();
+  void end_step();
+  // Before the last launch of a step: the link stream joins, if it was used: true.
+  bool join();
+  // What the last launch tells the host by.
+  cuda::EndStepArgs end_of_step() const;
 
   // Plans from outside for the next kGiven calls: copied to the device on the main stream by upload_given, which may be
   // captured; set_given writes the pinned side.
@@ -75,6 +82,8 @@ class CudaMoe {
   void restore(const SlotTable::Content& content);
   const std::byte* slot(int64_t index) const { return slots_.data() + index * slot_bytes_; }
   int64_t slot_bytes() const { return slot_bytes_; }
+  // How blobs reach slots: EngagedRecord::mechanism.
+  std::string mechanism() const;
   int64_t slot_count() const { return table_.slots; }
   // slot_of_key as it is now, in pinned memory until the next call: for prefill. Synchronizes.
   const int32_t* slots_of_keys();
@@ -110,7 +119,8 @@ class CudaMoe {
   cuda::Stream& main_;
   cuda::Stream link_{cuda::StreamPriority::kLowest};  // promotions yield to what the main stream runs
   cuda::Event forked_, fetched_, joined_;
-  bool link_used_ = false;  // since the last finish()
+  bool link_used_ = false;   // since the last join()
+  bool proxy_used_ = false;  // for promotions, since the last join()
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;
@@ -126,6 +136,7 @@ class CudaMoe {
   uint32_t answered_ = 0;
   bool abandoned_ = false;
   std::unique_ptr<CpuArm> cpu_;
+  std::unique_ptr<cuda::CopyProxy> proxy_;  // FetchMechanism::kCopyEngine
 
   cuda::PinnedBuffer given_host_;
   cuda::DeviceBuffer given_;

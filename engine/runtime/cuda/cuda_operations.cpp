@@ -9,6 +9,16 @@ namespace ft {
 void CudaBackend::embed(TableId table, Slot to) {
   const EmbeddingTable& embedding = (*weights_)[table];
   const Rows out = rows(to);
+  if (decode_) {  // the first operation of a step: the inputs come with it
+    const InputLayout in = inputs();
+    const auto* ids = reinterpret_cast<const int32_t*>(inputs_host_.device() + in.ids);
+    cuda::begin_step({inputs_host_.device(),
+                      inputs_.data(),
+                      in.bytes,
+                      {embedding.rows, embedding.width, ids, count_, out.data, out.width}},
+                     main_.handle());
+    return;
+  }
   cuda::embed({embedding.rows, embedding.width, input<int32_t>(inputs().ids), count_, out.data, out.width},
               main_.handle());
 }
@@ -132,8 +142,7 @@ void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   args.input = input_of(from, norm);
   args.tokens = count_;
   args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
-  cuda::matvec(args, main_.handle());
-  cuda::copy_to_host(logits_host_.host(), logits_.data(), count_ * vocab_ * 4, main_.handle());
+  cuda::matvec(args, main_.handle());  // launch_end brings the rows to the host
 }
 
 }  // namespace ft
