@@ -170,8 +170,9 @@ void test_batches(Context& context) {
 void test_choices(Context& context) {
   LoadedModel model = model_at(models().at(0));
   const ModelGeometry& geometry = model.family->geometry();
-  const auto trace = std::make_shared<const RoutingTrace>(synthetic_routing(
-      "q38-mixed", static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts, geometry.expert.top_k, 400, 1));
+  const auto trace =
+      std::make_shared<const RoutingTrace>(synthetic_routing("q38-mixed", static_cast<int>(geometry.moe_layers.size()),
+                                                             geometry.expert.experts, geometry.expert.top_k, 400, 1));
   std::optional<Continuation> expected;
   for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kHybrid}) {
     for (const int chunk : {256, 64, 3}) {

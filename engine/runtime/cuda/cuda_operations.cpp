@@ -145,7 +145,7 @@ void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   args.input = input_of(from, norm);
   args.tokens = count_;
   args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
-  cuda::matvec(args, main_.handle());
+  cuda::matvec(args, main_.handle());  // launch_end brings the rows to the host
 }
 
 }  // namespace ft
