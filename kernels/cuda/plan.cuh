@@ -319,11 +319,9 @@ __device__ inline Uses note_uses(const PlanArgs& a, const PlanInput& input, cons
     }
     uses.hits += hit.total;
     uses.misses += miss.total;
-    if (a.max_prefetches > 0) {
-      uses.arriving += __syncthreads_count(arriving);
-      const int first_uses = __syncthreads_count(first_use);
-      if (thread == 0) state.useful += first_uses;
-    }
+    uses.arriving += __syncthreads_count(arriving);  // also where this layer itself looks no further ahead
+    const int first_uses = __syncthreads_count(first_use);
+    if (thread == 0) state.useful += first_uses;
   }
   __syncthreads();
   for (int m = thread; m < uses.misses; m += kPlanThreads) {
