@@ -130,7 +130,11 @@ void test_cache(Context& context) {
             const int sequence = engine.open_sequence();
             engine.prefill(sequence, some_ids(kPrompt, engine.geometry().vocab, 1));
             engine.close_sequence(sequence);
-            if (engine.cache_content().slots_by_age != before.slots_by_age) return "a prompt changed the slots";
+            const SlotTable::Content after = engine.cache_content();
+            if (after.key_of_slot != before.key_of_slot) return "a prompt changed the slots";
+            if (after.priority_of_key != before.priority_of_key || after.plans != before.plans) {
+              return "a prompt was noted as a use of experts";
+            }
             std::string text =
                 compare(run_greedy(engine, some_ids(kPrompt, engine.geometry().vocab, 1), kDecoded), expected);
             if (!text.empty()) return text;
