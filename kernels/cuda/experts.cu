@@ -1,6 +1,6 @@
 // Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
-// memory. A warp owns one row tile of one item and streams it through a ring of its own (tile_ring.cuh); blocks past the
-// item count leave.
+// memory. A block owns one row tile of one item, its warps share the blocks of k and stream them through rings of their
+// own (tile_ring.cuh); thread blocks past the item count leave.
 //
 // Items come hits first, then fetches, and blocks take them from the end, so that the link starts at once and the hits
 // are computed while warps of fetched items wait for it.
@@ -12,8 +12,9 @@
 namespace ft::cuda {
 namespace {
 
-// Two warps: small blocks even out the last wave (1536 warps of eight experts of 768 rows over 132 multiprocessors).
-constexpr int kTilesPerBlock = 2;
+// Four warps: eight blocks of 256 k are two each, and the 1536 tiles of eight experts of 768 rows are all on the device.
+constexpr int kWarps = 4;
+constexpr int kStages = 4;
 constexpr int kMergeThreads = 256;
 
 enum class Part { kGateUp, kDown };
@@ -125,33 +126,35 @@ __device__ __forceinline__ void write_down(const ExpertWork& work, const ExpertT
 // wrote (the items) may be read by the one after without a wait of its own. Down does so: its weights are on their way
 // while the last warps of gate and up still run.
 template <FormatId kFormat, Part kPart, int kMost>
-__global__ __launch_bounds__(kWarp* kTilesPerBlock) void item_kernel(const __grid_constant__ ExpertWork work) {
-  using Ring = TileRing<kFormat, kMatrices<kPart>>;
+__global__ __launch_bounds__(kWarp* kWarps) void item_kernel(const __grid_constant__ ExpertWork work) {
   constexpr bool kGateUp = kPart == Part::kGateUp;
+  constexpr int kCount = kMatrices<kPart>, kRingBytes = RingShape<kFormat, kCount, kStages>::kBytes;
   extern __shared__ uint4 shared[];
   if (kGateUp) wait_for_previous();
   let_next_start();
   const Place place(threadIdx.x);
+  const auto warp = static_cast<int>(threadIdx.y);
   const int index = __ldcg(work.item_end) - 1 - static_cast<int>(blockIdx.y);
-  const int tile = static_cast<int>(blockIdx.x) * kTilesPerBlock + static_cast<int>(threadIdx.y);
-  if (index < __ldcg(work.item_begin) || tile >= work.shape.row_tiles) {
+  const auto tile = static_cast<int>(blockIdx.x);
+  if (index < __ldcg(work.item_begin)) {
     if (!kGateUp) wait_for_previous();
     return;
   }
   const ExpertItem item = load_item(work.items + index);
-  auto* memory = reinterpret_cast<std::byte*>(shared) +
-                 threadIdx.y * RingShape<kFormat, kMatrices<kPart>>::kBytes;
-  Tile from[kMatrices<kPart>], to[kMatrices<kPart>];
+  auto* memory = reinterpret_cast<std::byte*>(shared);
+  Tile from[kCount], to[kCount];
   tiles_of<kPart>(work, item.blob, tile, from);
   tiles_of<kPart>(work, item.copy_to, tile, to);
-  Ring ring(memory, work.shape, 1, place);
-  ring.start(from, 0);
+  TileRing<kFormat, kCount, kStages> ring(memory + warp * kRingBytes, work.shape, kWarps, place);
+  ring.start(from, warp);
   const ExpertTrailer trailer = trailer_of(work, item.blob);
   const bool copies = item.copy_to != nullptr;
-  if (copies && tile == work.shape.row_tiles - 1) copy_part_gaps<kPart>(work, item, place.thread);
+  if (copies && tile == work.shape.row_tiles - 1 && warp == kWarps - 1) {
+    copy_part_gaps<kPart>(work, item, place.thread);
+  }
   if (!kGateUp) wait_for_previous();
   if (item.pair_count == 0) {  // only copied
-    for (int block = 0; block < work.shape.blocks; ++block) {
+    for (int block = warp; block < work.shape.blocks; block += kWarps) {
       ring.take([&](const std::byte* stage) {
         if (copies) ring.store(stage, block, to);
       });
@@ -165,9 +168,9 @@ __global__ __launch_bounds__(kWarp* kTilesPerBlock) void item_kernel(const __gri
       __threadfence();
       __syncwarp();
       if (copies) {
-        ring.start(to, 0);
+        ring.start(to, warp);
       } else {
-        ring.start(from, 0);
+        ring.start(from, warp);
       }
     }
     with_tokens<kMost>(tokens, [&](auto count) {
@@ -178,25 +181,18 @@ __global__ __launch_bounds__(kWarp* kTilesPerBlock) void item_kernel(const __gri
         const int32_t pair = pairs[t < tokens ? t : 0];
         x[t] = work.x + (kGateUp ? pair / work.top_k : pair) * work.x_words;
       }
-      Sums<kMatrices<kPart>, kTokens> sums;
-      for (int block = 0; block < work.shape.blocks; ++block) {
-        ring.take([&](const std::byte* stage) {
-          multiply_block<kFormat, kMatrices<kPart>>(stage, work.shape.lanes_of(block), block, place, x, sums);
-          if (copies && first == 0) ring.store(stage, block, to);
-        });
-      }
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        if (t >= tokens) break;
-#pragma unroll
-        for (int j = 0; j < kRowsPerHalf; ++j) {
-          if constexpr (kGateUp) {
-            write_gate_up(work, trailer, tile, j, pairs[t], sums.acc[0][j][t], sums.acc[1][j][t], place);
-          } else {
-            write_down(work, trailer, tile, j, pairs[t], sums.acc[0][j][t], place);
-          }
+      SharedWalk<kCount, kTokens, kWarps> walk(memory + kWarps * kRingBytes, warp);
+      walk.template run<kFormat>(ring, work.shape, place, x, [&](const std::byte* stage, int block) {
+        if (copies && first == 0) ring.store(stage, block, to);
+      });
+      walk.for_sums([&](int j, int t, const float(&sums)[kCount]) {
+        if (t >= tokens) return;
+        if constexpr (kGateUp) {
+          write_gate_up(work, trailer, tile, j, pairs[t], sums[0], sums[1], place);
+        } else {
+          write_down(work, trailer, tile, j, pairs[t], sums[0], place);
         }
-      }
+      });
     });
   }
 }
@@ -227,12 +223,12 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const __grid_const
 
 template <FormatId kFormat, Part kPart, int kMost>
 void launch_items(const ExpertWork& work, int max_items, StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)),
-                  static_cast<unsigned>(max_items));
-  constexpr int64_t kBytes = int64_t{kTilesPerBlock} * RingShape<kFormat, kMatrices<kPart>>::kBytes;
+  constexpr int kCount = kMatrices<kPart>;
+  constexpr int64_t kBytes =
+      int64_t{kWarps} * RingShape<kFormat, kCount, kStages>::kBytes + SharedWalk<kCount, kMost, kWarps>::kBytes;
+  const dim3 grid(static_cast<unsigned>(work.shape.row_tiles), static_cast<unsigned>(max_items));
   allow_shared(item_kernel<kFormat, kPart, kMost>, kBytes);
-  launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kWarp, kTilesPerBlock), static_cast<size_t>(kBytes), stream,
-         work);
+  launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kWarp, kWarps), static_cast<size_t>(kBytes), stream, work);
 }
 
 template <Part kPart>

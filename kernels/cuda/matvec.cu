@@ -1,9 +1,8 @@
 // Dense products: kernels/ops/matvec.h for packed weights on the device, several matrices of one input at a time.
 //
-// The tiles of all outputs are one line and a warp owns a tile of it. Where there are too few tiles to fill the device
-// (an output projection's 512, a router's 32) the warps of a block share one instead: each makes the block sums P of its
-// own blocks of k, and then they are folded in order of blocks from shared memory, so the bits are those of one warp.
-// Either way the weights are on their way (tile_ring.cuh) before the kernel before this one has ended, and packing the
+// The tiles of all outputs are one line. The warps of a block share a tile of it; in a matrix of very many tiles (a
+// head's 38 thousand) a warp owns one, which is fewer steps where there are warps enough. The bits are the same. Either
+// way the weights are on their way (tile_ring.cuh) before the kernel before this one has ended, and packing the
 // input is a small launch of its own: it runs while the matrix streams in.
 #include <algorithm>
 
@@ -15,12 +14,11 @@
 namespace ft::cuda {
 namespace {
 
-constexpr int kTilesPerBlock = 2;
-constexpr int kMaxSplit = 8;
+constexpr int kTilesPerBlock = 2;  // where a warp owns a tile
+constexpr int kSplit = 8;
 constexpr int kSplitStages = 2;
-// Below this a tile to a warp leaves a multiprocessor, of 132, with fewer than 8 warps.
-constexpr int kSplitBelowTiles = 1024;
-constexpr int64_t kMaxSharedBytes = int64_t{96} << 10;
+// From so many tiles on a warp of its own for each is faster, for one token.
+constexpr int kOwnWarpFromTiles = 8192;
 
 struct Product {
   int first_tile = 0;  // in the line of all outputs' tiles
@@ -106,33 +104,19 @@ __global__ __launch_bounds__(kWarp* kTilesPerBlock) void matvec_kernel(const __g
   });
 }
 
-// Block sums and scales in shared memory: [block][j][token .. token + kTokens, scale][thread of the warp].
-template <int kTokens>
-struct SharedSums {
-  float* cells;
-  int thread;
-  __device__ __forceinline__ float* cell(int block, int j, int t) const {
-    return cells + ((block * kRowsPerHalf + j) * (kTokens + 1) + t) * kWarp + thread;
-  }
-};
-constexpr int64_t shared_sums_bytes(int64_t blocks, int64_t tokens) {
-  return blocks * kRowsPerHalf * (tokens + 1) * kWarp * static_cast<int64_t>(sizeof(float));
-}
-
 template <FormatId kFormat, int kMost>
-__global__ __launch_bounds__(kWarp* kMaxSplit) void matvec_split_kernel(const __grid_constant__ Work work) {
-  using Ring = TileRing<kFormat, 1, kSplitStages>;
+__global__ __launch_bounds__(kWarp* kSplit) void matvec_split_kernel(const __grid_constant__ Work work) {
   constexpr int kRingBytes = RingShape<kFormat, 1, kSplitStages>::kBytes;
   extern __shared__ uint4 shared[];
   let_next_start();
   const auto tile = static_cast<int>(blockIdx.x);
   const Place place(threadIdx.x);
-  const auto warp = static_cast<int>(threadIdx.y), warps = static_cast<int>(blockDim.y);
+  const auto warp = static_cast<int>(threadIdx.y);
   const Product& product = product_of(work, tile);
-  const int own = tile - product.first_tile, blocks = product.shape.blocks;
+  const int own = tile - product.first_tile;
   const Tile tiles[1] = {tile_of(product.shape, product.w, own)};
   auto* memory = reinterpret_cast<std::byte*>(shared);
-  Ring ring(memory + warp * kRingBytes, product.shape, warps, place);
+  TileRing<kFormat, 1, kSplitStages> ring(memory + warp * kRingBytes, product.shape, kSplit, place);
   ring.start(tiles, warp);
   wait_for_previous();
   const int64_t token = static_cast<int64_t>(blockIdx.y) * kMost;
@@ -141,41 +125,26 @@ __global__ __launch_bounds__(kWarp* kMaxSplit) void matvec_split_kernel(const __
     constexpr int kTokens = decltype(count)::value;
     const uint32_t* x[kTokens];
     point_at_tokens(work, token, tokens, x);
-    const SharedSums<kTokens> sums{reinterpret_cast<float*>(memory + warps * kRingBytes), place.thread};
-    for (int block = warp; block < blocks; block += warps) {
-      ring.take([&](const std::byte* stage) {
-        multiply_block<kFormat, 1>(stage, product.shape.lanes_of(block), block, place, x,
-                                   [&](int, int j, int t, float p, float scale) {
-                                     *sums.cell(block, j, t) = p;
-                                     if (t == 0) *sums.cell(block, j, kTokens) = scale;
-                                   });
-      });
-    }
-    __syncthreads();
-    for (int i = warp; i < kRowsPerHalf * tokens; i += warps) {
-      const int j = i % kRowsPerHalf, t = i / kRowsPerHalf;
-      float acc = 0.0f;
-#pragma unroll 8
-      for (int block = 0; block < blocks; ++block) {
-        acc = f32::fma(*sums.cell(block, j, t), *sums.cell(block, j, kTokens), acc);
+    SharedWalk<1, kTokens, kSplit> walk(memory + kSplit * kRingBytes, warp);
+    walk.template run<kFormat>(ring, product.shape, place, x, [](const std::byte*, int) {});
+    walk.for_sums([&](int j, int t, const float(&sums)[1]) {
+      const float sum = f32::tree_sum(sums[0]);
+      if (t < tokens && place.lane == 0) {
+        write_row(product, token + t, int64_t{own} * kRowsPerTile + place.row(j), sum);
       }
-      const float sum = f32::tree_sum(acc);
-      if (place.lane == 0) write_row(product, token + t, int64_t{own} * kRowsPerTile + place.row(j), sum);
-    }
+    });
   });
 }
 
 template <FormatId kFormat, int kMost>
 void launch_products(const Work& work, StreamHandle stream) {
   const auto groups = static_cast<unsigned>(ceil_div(work.tokens, kMost));
-  const int blocks = work.products[0].shape.blocks;
-  const int warps = std::min(kMaxSplit, blocks);
-  const int64_t split_bytes =
-      warps * int64_t{RingShape<kFormat, 1, kSplitStages>::kBytes} + shared_sums_bytes(blocks, kMost);
-  if (work.tiles < kSplitBelowTiles && blocks > 1 && split_bytes <= kMaxSharedBytes) {
-    allow_shared(matvec_split_kernel<kFormat, kMost>, split_bytes);
+  if (kMost > 1 || work.tiles < kOwnWarpFromTiles) {
+    constexpr int64_t kBytes =
+        int64_t{kSplit} * RingShape<kFormat, 1, kSplitStages>::kBytes + SharedWalk<1, kMost, kSplit>::kBytes;
+    allow_shared(matvec_split_kernel<kFormat, kMost>, kBytes);
     ft::cuda::launch(matvec_split_kernel<kFormat, kMost>, dim3(static_cast<unsigned>(work.tiles), groups),
-                     dim3(kWarp, static_cast<unsigned>(warps)), static_cast<size_t>(split_bytes), stream, work);
+                     dim3(kWarp, kSplit), static_cast<size_t>(kBytes), stream, work);
     return;
   }
   constexpr int64_t kBytes = int64_t{kTilesPerBlock} * RingShape<kFormat, 1>::kBytes;

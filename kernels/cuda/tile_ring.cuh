@@ -160,14 +160,13 @@ __device__ __forceinline__ constexpr int pair_words(int pair) {
   return kGroup == 16 ? pair * kLanes : pair % 8 * kLanes + pair / 8;
 }
 
-// Products and scales of one block go to fold(m, j, t, p, scale): p the canonical sum of the lane's k in row
-// place.row(j) with token t. x: the tokens' packed rows. Lanes that are not there give +0 and scale +0.
-template <FormatId kFormat, int kMatrices, int kTokens, class Fold>
-__device__ __forceinline__ void multiply_block(const std::byte* stage, int lanes, int block, const Place& place,
+template <FormatId kFormat, int kMatrices, int kTokens, bool kWhole, class Fold>
+__device__ __forceinline__ void multiply_lanes(const std::byte* stage, int lanes, int block, const Place& place,
                                                const uint32_t* const (&x)[kTokens], Fold&& fold) {
   using Format = Decode<kFormat>;
   using Shape = RingShape<kFormat, kMatrices>;
-  const bool present = place.lane < lanes;
+  const bool present = kWhole || place.lane < lanes;
+  const int row_words = kWhole ? kLanes : lanes;
   float p[kMatrices][kRowsPerHalf][kTokens] = {};
   const int first = block * (Format::kGroup / 2 * kLanes) + lane_words<Format::kGroup>(place.lane);
 #pragma unroll
@@ -178,7 +177,7 @@ __device__ __forceinline__ void multiply_block(const std::byte* stage, int lanes
       const auto* codes = reinterpret_cast<const uint32_t*>(stage + m * Shape::kMatrixBytes) + place.lane;
 #pragma unroll
       for (int j = 0; j < kRowsPerHalf; ++j) {
-        const uint32_t code = present ? codes[(h * kRowsPerTile + place.row(j)) * lanes] : 0u;
+        const uint32_t code = present ? codes[(h * kRowsPerTile + place.row(j)) * row_words] : 0u;
         Format::template word<false>(code, w[m][j]);
       }
     }
@@ -205,7 +204,8 @@ __device__ __forceinline__ void multiply_block(const std::byte* stage, int lanes
     float scales[kRowsPerTile];
     uint32_t word = 0;
     if constexpr (Format::kHasScales) {
-      if (present) word = reinterpret_cast<const uint32_t*>(stage + m * Shape::kMatrixBytes + Shape::kCodeBytes)[place.lane];
+      const std::byte* words = stage + m * Shape::kMatrixBytes + Shape::kCodeBytes;
+      if (present) word = reinterpret_cast<const uint32_t*>(words)[place.lane];
     }
     Format::scales(word, scales);
 #pragma unroll
@@ -217,12 +217,91 @@ __device__ __forceinline__ void multiply_block(const std::byte* stage, int lanes
   }
 }
 
+// Products and scales of one block go to fold(m, j, t, p, scale): p the canonical sum of the lane's k in row
+// place.row(j) with token t. x: the tokens' packed rows. Lanes that are not there give +0 and scale +0.
+template <FormatId kFormat, int kMatrices, int kTokens, class Fold>
+__device__ __forceinline__ void multiply_block(const std::byte* stage, int lanes, int block, const Place& place,
+                                               const uint32_t* const (&x)[kTokens], Fold&& fold) {
+  if (lanes == kLanes) {
+    multiply_lanes<kFormat, kMatrices, kTokens, true>(stage, lanes, block, place, x, fold);
+  } else {
+    multiply_lanes<kFormat, kMatrices, kTokens, false>(stage, lanes, block, place, x, fold);
+  }
+}
+
 // Sums of a warp's own tile in registers.
 template <int kMatrices, int kTokens>
 struct Sums {
   float acc[kMatrices][kRowsPerHalf][kTokens] = {};
   __device__ __forceinline__ void operator()(int m, int j, int t, float p, float scale) {
     acc[m][j][t] = f32::fma(p, scale, acc[m][j][t]);
+  }
+};
+
+// A tile by all kWarps warps of a block: each makes the sums P of its own blocks of k, kWarps of them at a time, and
+// these are folded in order of blocks from shared memory, so the bits are those of one warp that walks the tile. A warp
+// alone takes 2 us for 2048 k, most of it latency; a multiprocessor has ten tiles in a projection of 5120 rows, and room
+// for 64 warps.
+template <int kMatrices, int kTokens, int kWarps>
+struct SharedWalk {
+  static constexpr int kSums = kRowsPerHalf * kTokens;            // of each matrix
+  static constexpr int kOwn = (kSums + kWarps - 1) / kWarps;      // folded by a warp: number warp + i * kWarps
+  static constexpr int kRow = kRowsPerHalf * (kTokens + 1);       // cells of a matrix and block, times 32
+  static constexpr int kBytes = kWarps * kMatrices * kRow * kWarp * 4;
+
+  float* cells;
+  int warp;
+  float acc[kOwn][kMatrices] = {};
+
+  __device__ __forceinline__ SharedWalk(std::byte* memory, int warp_of_block)
+      : cells(reinterpret_cast<float*>(memory)), warp(warp_of_block) {}
+  __device__ __forceinline__ float* cell(int of_warp, int m, int j, int t, int thread) const {
+    return cells + ((of_warp * kMatrices + m) * kRow + j * (kTokens + 1) + t) * kWarp + thread;
+  }
+
+  // also(stage, block): what else is done with a block while it is in the ring. Ends with a barrier.
+  template <FormatId kFormat, class Ring, class Also>
+  __device__ __forceinline__ void run(Ring& ring, const TileShape& shape, const Place& place,
+                                      const uint32_t* const (&x)[kTokens], Also&& also) {
+    for (int round = 0; round < shape.blocks; round += kWarps) {
+      const int block = round + warp;
+      if (block < shape.blocks) {
+        ring.take([&](const std::byte* stage) {
+          multiply_block<kFormat, kMatrices>(stage, shape.lanes_of(block), block, place, x,
+                                             [&](int m, int j, int t, float p, float scale) {
+                                               *cell(warp, m, j, t, place.thread) = p;
+                                               if (t == 0) *cell(warp, m, j, kTokens, place.thread) = scale;
+                                             });
+          also(stage, block);
+        });
+      }
+      __syncthreads();
+      const int blocks = shape.blocks - round < kWarps ? shape.blocks - round : kWarps;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int sum = warp + i * kWarps;
+        if (sum >= kSums) break;
+        const int j = sum % kRowsPerHalf, t = sum / kRowsPerHalf;
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+          for (int b = 0; b < kWarps; ++b) {
+            if (b >= blocks) break;
+            acc[i][m] = f32::fma(*cell(b, m, j, t, place.thread), *cell(b, m, j, kTokens, place.thread), acc[i][m]);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+  // use(j, t, lane sums of the matrices) for what this warp folded.
+  template <class Use>
+  __device__ __forceinline__ void for_sums(Use&& use) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int sum = warp + i * kWarps;
+      if (sum < kSums) use(sum % kRowsPerHalf, sum / kRowsPerHalf, acc[i]);
+    }
   }
 };
 
