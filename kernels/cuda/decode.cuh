@@ -122,10 +122,10 @@ __device__ __forceinline__ void decode_e4m3_word(uint32_t word, float (&out)[4])
 }
 
 // Weights are read once in a step: they stay out of L1, which keeps the activations. Not the read-only path: a slot may
-// have been filled by this kernel. Volatile: a load stays where it was written, before the wait for another kernel.
+// have been filled by this kernel. The compiler sees no memory here: what must come first has to give the address.
 __device__ __forceinline__ uint32_t load_weight_word(const uint32_t* word) {
   uint32_t result;
-  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
+  asm("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
   return result;
 }
 

@@ -1,20 +1,20 @@
 // Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
-// memory. A block owns one row tile of one item, its warps share the blocks of k and stream them through rings of their
-// own (tile_ring.cuh); thread blocks past the item count leave.
+// memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave.
 //
 // Items come hits first, then fetches, and blocks take them from the end, so that the link starts at once and the hits
-// are computed while warps of fetched items wait for it.
+// are computed while blocks of fetched items wait for it. A block of a fetched item copies its tiles to the slot, once
+// over the link in pieces of 16 bytes, and computes from there.
+#include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/tile_ring.cuh"
 #include "kernels/ops/activations.h"
 
 namespace ft::cuda {
 namespace {
 
-// Four warps: eight blocks of 256 k are two each, and the 1536 tiles of eight experts of 768 rows are all on the device.
-constexpr int kWarps = 4;
-constexpr int kStages = 4;
+// Two warps: small blocks even out the last wave (1536 warps of eight experts of 768 rows over 132 multiprocessors).
+constexpr int kTilesPerBlock = 2;
+constexpr int kThreads = kTilesPerBlock * kWarp;
 constexpr int kMergeThreads = 256;
 
 enum class Part { kGateUp, kDown };
@@ -69,34 +69,86 @@ __device__ __forceinline__ void tiles_of(const ExpertWork& work, const std::byte
   }
 }
 
-// [begin, end) of a fetched blob, whole words, by one warp.
+// Of a fetched blob, in mapped host memory. The bank does not change during a step, so the read-only path is allowed;
+// nothing is read twice, so L1 keeps none of it.
+__device__ __forceinline__ uint4 load_fetched(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_fetched(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
+  return v;
+}
+
+// By the block, four pieces of a thread under way: 4 KiB of a block, all of a fetched expert's hundreds of blocks at
+// once, where the link has 100 KB in flight.
+template <class Piece>
+__device__ __forceinline__ void copy_pieces(const std::byte* from, std::byte* to, int64_t bytes, int thread) {
+  constexpr int kAhead = 4;
+  const auto count = static_cast<int>(bytes / static_cast<int64_t>(sizeof(Piece)));
+  const auto* source = reinterpret_cast<const Piece*>(from);
+  auto* target = reinterpret_cast<Piece*>(to);
+  for (int begin = thread; begin < count; begin += kAhead * kThreads) {
+    Piece piece[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i * kThreads < count) piece[i] = load_fetched(source + begin + i * kThreads);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i * kThreads < count) target[begin + i * kThreads] = piece[i];
+    }
+  }
+}
 __device__ __forceinline__ void copy_range(const ExpertItem& item, int64_t begin, int64_t end, int thread) {
   if ((begin | end) % 16 == 0) {
-    for (int64_t at = begin + thread * 16; at < end; at += kWarp * 16) {
-      *reinterpret_cast<uint4*>(item.copy_to + at) = *reinterpret_cast<const uint4*>(item.blob + at);
-    }
-    return;
-  }
-  for (int64_t at = begin + thread * 4; at < end; at += kWarp * 4) {
-    *reinterpret_cast<uint32_t*>(item.copy_to + at) = *reinterpret_cast<const uint32_t*>(item.blob + at);
+    copy_pieces<uint4>(item.blob + begin, item.copy_to + begin, end - begin, thread);
+  } else {
+    copy_pieces<uint32_t>(item.blob + begin, item.copy_to + begin, end - begin, thread);
   }
 }
 
-// What no tile covers of the matrix at `begin`, up to `end`: between its codes and scales, and behind them.
-__device__ __forceinline__ void copy_gaps(const ExpertItem& item, const TileShape& shape, int64_t begin, int64_t end,
-                                          int thread) {
-  const int64_t scales = begin + shape.scales_offset;
-  copy_range(item, begin + shape.row_tiles * shape.code_bytes_per_tile, scales, thread);
-  copy_range(item, scales + shape.row_tiles * shape.scale_bytes_per_tile, end, thread);
+// Tiles [tile, tile + tiles) of the matrix at `offset`; with its last tile also what lies between codes and scales, and
+// between them and `end`.
+__device__ __forceinline__ void copy_tiles(const ExpertItem& item, const TileShape& shape, int64_t offset, int64_t end,
+                                           int tile, int tiles, int thread) {
+  const bool last = tile + tiles == shape.row_tiles;
+  const int64_t codes = offset + tile * shape.code_bytes_per_tile;
+  const int64_t scales = offset + shape.scales_offset + tile * shape.scale_bytes_per_tile;
+  const bool no_scales = shape.scale_bytes_per_tile == 0;
+  copy_range(item, codes,
+             !last       ? codes + tiles * shape.code_bytes_per_tile
+             : no_scales ? end
+                         : offset + shape.scales_offset,
+             thread);
+  if (!no_scales) copy_range(item, scales, last ? end : scales + tiles * shape.scale_bytes_per_tile, thread);
 }
+
 template <Part kPart>
-__device__ __forceinline__ void copy_part_gaps(const ExpertWork& work, const ExpertItem& item, int thread) {
+__device__ __forceinline__ void copy_part(const ExpertWork& work, const ExpertItem& item, int tile, int thread) {
+  const int tiles = min(static_cast<int>(work.shape.row_tiles) - tile, kTilesPerBlock);
   if constexpr (kPart == Part::kGateUp) {
-    copy_gaps(item, work.shape, 0, work.up_offset, thread);
-    copy_gaps(item, work.shape, work.up_offset, work.down_offset, thread);
+    copy_tiles(item, work.shape, 0, work.up_offset, tile, tiles, thread);
+    copy_tiles(item, work.shape, work.up_offset, work.down_offset, tile, tiles, thread);
   } else {
-    copy_gaps(item, work.shape, work.down_offset, work.bytes, thread);
+    copy_tiles(item, work.shape, work.down_offset, work.bytes, tile, tiles, thread);
   }
+}
+
+// Groups of 8, 4, 2 and 1 tokens, at most kMost: pass(first token, integral constant: tokens).
+template <int kMost, class Pass>
+__device__ __forceinline__ void for_token_groups(int tokens, Pass&& pass) {
+  int token = 0;
+  if constexpr (kMost >= 8) {
+    for (; tokens - token >= 8; token += 8) pass(token, std::integral_constant<int, 8>());
+    if (tokens - token >= 4) pass(token, std::integral_constant<int, 4>()), token += 4;
+    if (tokens - token >= 2) pass(token, std::integral_constant<int, 2>()), token += 2;
+  }
+  for (; token < tokens; ++token) pass(token, std::integral_constant<int, 1>());
 }
 
 // Two rows of the tile of gate and up: one word of the activated row.
@@ -123,78 +175,58 @@ __device__ __forceinline__ void write_down(const ExpertWork& work, const ExpertT
 }
 
 // Gate and up let the kernel after them start once they have waited: then the one before has ended, and what that one
-// wrote (the items) may be read by the one after without a wait of its own. Down does so: its weights are on their way
-// while the last warps of gate and up still run.
+// wrote (the items) may be read by the one after without a wait of its own. Down does so: it copies its part of fetched
+// items while the last blocks of gate and up still run.
 template <FormatId kFormat, Part kPart, int kMost>
-__global__ __launch_bounds__(kWarp* kWarps) void item_kernel(const __grid_constant__ ExpertWork work) {
+__global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ ExpertWork work) {
   constexpr bool kGateUp = kPart == Part::kGateUp;
-  constexpr int kCount = kMatrices<kPart>, kRingBytes = RingShape<kFormat, kCount, kStages>::kBytes;
-  extern __shared__ uint4 shared[];
+  constexpr int kCount = kMatrices<kPart>;
   if (kGateUp) wait_for_previous();
   let_next_start();
-  const Place place(threadIdx.x);
-  const auto warp = static_cast<int>(threadIdx.y);
   const int index = __ldcg(work.item_end) - 1 - static_cast<int>(blockIdx.y);
-  const auto tile = static_cast<int>(blockIdx.x);
   if (index < __ldcg(work.item_begin)) {
     if (!kGateUp) wait_for_previous();
     return;
   }
   const ExpertItem item = load_item(work.items + index);
-  auto* memory = reinterpret_cast<std::byte*>(shared);
-  Tile from[kCount], to[kCount];
-  tiles_of<kPart>(work, item.blob, tile, from);
-  tiles_of<kPart>(work, item.copy_to, tile, to);
-  TileRing<kFormat, kCount, kStages> ring(memory + warp * kRingBytes, work.shape, kWarps, place);
-  ring.start(from, warp);
   const ExpertTrailer trailer = trailer_of(work, item.blob);
-  const bool copies = item.copy_to != nullptr;
-  if (copies && tile == work.shape.row_tiles - 1 && warp == kWarps - 1) {
-    copy_part_gaps<kPart>(work, item, place.thread);
+  const std::byte* blob = item.blob;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTilesPerBlock;
+  const int tile = first_tile + static_cast<int>(threadIdx.y);
+  if (item.copy_to != nullptr) {
+    copy_part<kPart>(work, item, first_tile, static_cast<int>(threadIdx.y * kWarp + threadIdx.x));
+    __syncthreads();  // makes the block's stores visible to its threads
+    blob = item.copy_to;
   }
   if (!kGateUp) wait_for_previous();
-  if (item.pair_count == 0) {  // only copied
-    for (int block = warp; block < work.shape.blocks; block += kWarps) {
-      ring.take([&](const std::byte* stage) {
-        if (copies) ring.store(stage, block, to);
-      });
+  asm volatile("" : "+l"(blob)::"memory");  // no load of weights is moved before this
+  if (tile >= work.shape.row_tiles) return;
+  const Place place(threadIdx.x);
+  Tile tiles[kCount];
+  tiles_of<kPart>(work, blob, tile, tiles);
+  for_token_groups<kMost>(item.pair_count, [&](int group, auto size) {
+    constexpr int kTokens = decltype(size)::value;
+    int32_t pairs[kTokens];
+    const uint32_t* x[kTokens];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      pairs[t] = work.pairs[item.pair_begin + group + t];
+      x[t] = work.x + (kGateUp ? pairs[t] / work.top_k : pairs[t]) * work.x_words;
     }
-    return;
-  }
-  for (int first = 0; first < item.pair_count; first += kMost) {
-    const int tokens = min(item.pair_count - first, kMost);
-    const int32_t* pairs = work.pairs + item.pair_begin + first;
-    if (first > 0) {  // again, a fetched tile from its slot: this warp's stores, made visible to its copies
-      __threadfence();
-      __syncwarp();
-      if (copies) {
-        ring.start(to, warp);
-      } else {
-        ring.start(from, warp);
-      }
-    }
-    with_tokens<kMost>(tokens, [&](auto count) {
-      constexpr int kTokens = decltype(count)::value;
-      const uint32_t* x[kTokens];
+    Sums<kCount, kTokens> sums;
+    fold_tile<kFormat, kCount, kTokens>(work.shape, tiles, 0, 1, place, x, sums);
+#pragma unroll
+    for (int j = 0; j < kRowsPerHalf; ++j) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        const int32_t pair = pairs[t < tokens ? t : 0];
-        x[t] = work.x + (kGateUp ? pair / work.top_k : pair) * work.x_words;
-      }
-      SharedWalk<kCount, kTokens, kWarps> walk(memory + kWarps * kRingBytes, warp);
-      walk.template run<kFormat>(ring, work.shape, place, x, [&](const std::byte* stage, int block) {
-        if (copies && first == 0) ring.store(stage, block, to);
-      });
-      walk.for_sums([&](int j, int t, const float(&sums)[kCount]) {
-        if (t >= tokens) return;
         if constexpr (kGateUp) {
-          write_gate_up(work, trailer, tile, j, pairs[t], sums[0], sums[1], place);
+          write_gate_up(work, trailer, tile, j, pairs[t], sums.acc[0][j][t], sums.acc[1][j][t], place);
         } else {
-          write_down(work, trailer, tile, j, pairs[t], sums[0], place);
+          write_down(work, trailer, tile, j, pairs[t], sums.acc[0][j][t], place);
         }
-      });
-    });
-  }
+      }
+    }
+  });
 }
 
 struct MergeWork {
@@ -223,12 +255,9 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const __grid_const
 
 template <FormatId kFormat, Part kPart, int kMost>
 void launch_items(const ExpertWork& work, int max_items, StreamHandle stream) {
-  constexpr int kCount = kMatrices<kPart>;
-  constexpr int64_t kBytes =
-      int64_t{kWarps} * RingShape<kFormat, kCount, kStages>::kBytes + SharedWalk<kCount, kMost, kWarps>::kBytes;
-  const dim3 grid(static_cast<unsigned>(work.shape.row_tiles), static_cast<unsigned>(max_items));
-  allow_shared(item_kernel<kFormat, kPart, kMost>, kBytes);
-  launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kWarp, kWarps), static_cast<size_t>(kBytes), stream, work);
+  const dim3 grid(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)),
+                  static_cast<unsigned>(max_items));
+  launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kWarp, kTilesPerBlock), 0, stream, work);
 }
 
 template <Part kPart>
