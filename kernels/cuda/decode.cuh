@@ -6,8 +6,7 @@
 //   kShift            word<true>() leaves out a factor of 2^kShift, which the caller puts into the activations instead
 //   word<kScaled>(w, out)  weights of a word: out[2i] and out[2i + 1] are the even and the odd one of its pair i
 //   kHasScales        false: every scale is 1
-//   load_scale(...)   the word with the scales of lane `lane` in `block` for the rows of the tile whose scales start at
-//                     `scales`; only for lanes that are present
+//   scale_offset(block, lane)  bytes from a tile's first scale to the word with those of a lane that is present
 //   scales(word, out) those of the four rows of the tile
 #pragma once
 
@@ -123,10 +122,10 @@ __device__ __forceinline__ void decode_e4m3_word(uint32_t word, float (&out)[4])
 }
 
 // Weights are read once in a step: they stay out of L1, which keeps the activations. Not the read-only path: a slot may
-// have been filled by this kernel. Volatile: a load stays where it was written, before the wait for another kernel.
+// have been filled by this kernel. The compiler sees no memory here: what must come first has to give the address.
 __device__ __forceinline__ uint32_t load_weight_word(const uint32_t* word) {
   uint32_t result;
-  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
+  asm("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(result) : "l"(word));
   return result;
 }
 
@@ -142,7 +141,7 @@ struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::
     out[0] = low_bf16(word);
     out[1] = high_bf16(word);
   }
-  static __device__ __forceinline__ uint32_t load_scale(const std::byte*, int, int) { return 0; }
+  static __device__ __forceinline__ int scale_offset(int, int) { return 0; }
   static __device__ __forceinline__ void scales(uint32_t, float (&out)[kRowsPerTile]) {
 #pragma unroll
     for (float& scale : out) scale = 1.0f;
@@ -158,9 +157,7 @@ struct DecodeFp4 : Shape {
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[8]) {
     decode_e2m1_word<kScaled>(word, out);
   }
-  static __device__ __forceinline__ uint32_t load_scale(const std::byte* scales, int block, int lane) {
-    return load_weight_word(reinterpret_cast<const uint32_t*>(scales) + block * kLanes + lane);
-  }
+  static __device__ __forceinline__ int scale_offset(int block, int lane) { return (block * kLanes + lane) * 4; }
 };
 // Row of the tile whose scale is in byte `byte` of a scale word.
 __host__ __device__ constexpr int scale_row_of_byte(int byte) { return byte / 2 + byte % 2 * 2; }
@@ -204,10 +201,9 @@ struct Decode<FormatId::kFp8Block>
     decode_e4m3_word(word, of_byte);  // pair p: its even code in byte p, its odd one in byte p + 2
     out[0] = of_byte[0], out[1] = of_byte[2], out[2] = of_byte[1], out[3] = of_byte[3];
   }
-  static __device__ __forceinline__ uint32_t load_scale(const std::byte* scales, int block, int lane) {
+  static __device__ __forceinline__ int scale_offset(int block, int lane) {
     constexpr int kLanesPerScale = formats::fp8_block::kLanesPerScale;
-    return load_weight_word(reinterpret_cast<const uint32_t*>(scales) + block * (kLanes / kLanesPerScale) +
-                            lane / kLanesPerScale);
+    return (block * (kLanes / kLanesPerScale) + lane / kLanesPerScale) * 4;
   }
   static __device__ __forceinline__ void scales(uint32_t word, float (&out)[kRowsPerTile]) {
 #pragma unroll
