@@ -2,6 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/norm_pack.cuh"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 
@@ -37,8 +38,23 @@ __global__ void pack_kernel(const PackArgs args, int64_t words) {
   args.words[token * words + activation_word(2 * i)] = pack_pair(2 * i, args.cols, [&](int64_t k) { return x[k]; });
 }
 
-// A block is a row. A thread handles pairs of elements in both passes' last step, so y may be x.
+// A block is a row.
+using Row = NormRow<kThreads, 8>;
 __global__ __launch_bounds__(kThreads) void rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
+  __shared__ alignas(16) float stage[Row::kStageFloats];
+  __shared__ float scale;
+  let_next_start();
+  Row row;
+  row.load_weights(args.w, static_cast<int>(args.cols));
+  wait_for_previous();
+  const int64_t token = blockIdx.x;
+  row.pack(args.x + token * args.x_stride, static_cast<int>(args.cols), args.eps, stage, &scale,
+           args.words + token * words);
+}
+
+// Rows that are too long for a block's registers, or wanted as fp32. A thread handles pairs of elements in both passes'
+// last step, so y may be x.
+__global__ __launch_bounds__(kThreads) void long_rmsnorm_pack_kernel(const RmsnormPackArgs args, int64_t words) {
   let_next_start();
   wait_for_previous();
   __shared__ float stage[kNormStageFloats];
@@ -121,7 +137,10 @@ void pack_activations(const PackArgs& args, StreamHandle stream) {
 void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   const auto blocks = static_cast<unsigned>(args.tokens);
-  launch(rmsnorm_pack_kernel, dim3(blocks), dim3(kThreads), 0, stream, args, activation_words(args.cols));
+  const bool aligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.w)) % 8 == 0;
+  const bool fits = Row::fits(args.cols) && args.y == nullptr && args.x_stride % 2 == 0 && aligned;
+  launch(fits ? rmsnorm_pack_kernel : long_rmsnorm_pack_kernel, dim3(blocks), dim3(kThreads), 0, stream, args,
+         activation_words(args.cols));
 }
 
 void silu_mul(const PairwiseArgs& args, StreamHandle stream) {

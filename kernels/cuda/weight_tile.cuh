@@ -16,7 +16,7 @@
 
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/products.cuh"
+#include "kernels/cuda/packed_tile.cuh"
 
 namespace ft::cuda {
 
