@@ -4,8 +4,8 @@
 // and 2j + 1 is 32 neighbouring words, one load of 128 bytes for the warp. Each block of k starts from P = 0 and is
 // folded into acc in order of blocks; other blocks' loads and products are independent of that.
 //
-// For experts, where each warp has a few blocks of k. A ring in shared memory (tile_ring.cuh), which is faster for dense
-// products, was slower here: 29 us against 16 for eight NVFP4 experts of 2048 x 768 on an H200.
+// For experts, where each warp has a few blocks of k. A ring in shared memory (tile_ring.cuh), which is faster for
+// dense products, was slower here: 29 us against 16 for eight NVFP4 experts of 2048 x 768 on an H200.
 #pragma once
 
 #include "kernels/cuda/tile_ring.cuh"
@@ -122,50 +122,32 @@ __device__ __forceinline__ void fold_block(const BlockWords<kFormat, kMatrices>&
   }
 }
 
-// Blocks first, first + step, ... of the tiles, in that order. The loads of one pass go out before the products of the
-// pass before it, while a pass is at most 18 loads; longer ones are enough bytes in flight by themselves.
+// The tiles' blocks in order. Those of one batch are all asked for before the first is used: 32 words a thread, 4 KiB a
+// warp, three times what a multiprocessor's share of the memory's latency needs with the 12 warps that eight experts
+// give it; a short row (the three blocks of 768 k) comes in one batch.
 template <FormatId kFormat, int kMatrices, int kTokens, class Fold>
-__device__ __forceinline__ void fold_tile(const TileShape& shape, const Tile (&tiles)[kMatrices], int first, int step,
-                                          const Place& place, const uint32_t* const (&x)[kTokens], Fold& fold) {
+__device__ __forceinline__ void fold_tile(const TileShape& shape, const Tile (&tiles)[kMatrices], const Place& place,
+                                          const uint32_t* const (&x)[kTokens], Fold& fold) {
   using Words = BlockWords<kFormat, kMatrices>;
   constexpr int kWordsPerBlock = kMatrices * kRowsPerHalf * Words::kWords;
-  constexpr int kBlocks = kWordsPerBlock >= 8 ? 1 : 8 / kWordsPerBlock;
-  constexpr bool kAhead = kWordsPerBlock * kBlocks <= 16;
+  constexpr int kWanted = kTokens == 1 ? 32 : 16;  // words; sums of more tokens need the registers
+  constexpr int kBatch = kWordsPerBlock >= kWanted ? 1 : kWanted / kWordsPerBlock;
   const int full = shape.last_lanes == kLanes ? shape.blocks : shape.blocks - 1;
-  int block = first;
-  if constexpr (kAhead) {
-    Words words[kBlocks];
-    if (block + (kBlocks - 1) * step < full) {
+  for (int block = 0; block < full; block += kBatch) {
+    Words words[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) words[i].load_full(tiles, block + i * step, place);
+    for (int i = 0; i < kBatch; ++i) {
+      if (block + i < full) words[i].load_full(tiles, block + i, place);
     }
-    while (block + (kBlocks - 1) * step < full) {
-      const int next = block + kBlocks * step;
-      Words ahead[kBlocks];
-      if (next + (kBlocks - 1) * step < full) {
 #pragma unroll
-        for (int i = 0; i < kBlocks; ++i) ahead[i].load_full(tiles, next + i * step, place);
-      }
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        fold_block<kFormat, kMatrices, kTokens>(words[i], block + i * step, true, place, x, fold);
-      }
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) words[i] = ahead[i];
-      block = next;
+    for (int i = 0; i < kBatch; ++i) {
+      if (block + i < full) fold_block<kFormat, kMatrices, kTokens>(words[i], block + i, true, place, x, fold);
     }
   }
-  if constexpr (!kAhead || kBlocks > 1) {
-    for (; block < full; block += step) {
-      Words words;
-      words.load_full(tiles, block, place);
-      fold_block<kFormat, kMatrices, kTokens>(words, block, true, place, x, fold);
-    }
-  }
-  if (block < shape.blocks) {
+  if (full < shape.blocks) {
     Words words;
-    words.load_short(tiles, block, shape.last_lanes, place);
-    fold_block<kFormat, kMatrices, kTokens>(words, block, place.lane < shape.last_lanes, place, x, fold);
+    words.load_short(tiles, full, shape.last_lanes, place);
+    fold_block<kFormat, kMatrices, kTokens>(words, full, place.lane < shape.last_lanes, place, x, fold);
   }
 }
 

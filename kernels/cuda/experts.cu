@@ -84,58 +84,92 @@ __device__ __forceinline__ uint32_t load_fetched(const uint32_t* from) {
   return v;
 }
 
-// By the block, four pieces of a thread under way: 4 KiB of a block, all of a fetched expert's hundreds of blocks at
-// once, where the link has 100 KB in flight.
+// What a block copies: at most four ranges of the blob, as one line of pieces, so that sixteen of a thread are under
+// way at once, 16 KiB of a block: the link needs some 500 KB in flight, and the first blocks of one expert are a
+// hundred.
 template <class Piece>
-__device__ __forceinline__ void copy_pieces(const std::byte* from, std::byte* to, int64_t bytes, int thread) {
-  constexpr int kAhead = 4;
-  const auto count = static_cast<int>(bytes / static_cast<int64_t>(sizeof(Piece)));
-  const auto* source = reinterpret_cast<const Piece*>(from);
-  auto* target = reinterpret_cast<Piece*>(to);
-  for (int begin = thread; begin < count; begin += kAhead * kThreads) {
-    Piece piece[kAhead];
+struct Ranges {
+  static constexpr int kMost = 4, kAhead = 16;
+  int64_t begin[kMost];
+  int pieces[kMost];
+  __device__ __forceinline__ int64_t offset_of(int piece) const {
+    int64_t offset = begin[0];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + i * kThreads < count) piece[i] = load_fetched(source + begin + i * kThreads);
+    for (int r = 0; r + 1 < kMost; ++r) {
+      if (piece < pieces[r]) break;
+      piece -= pieces[r];
+      offset = begin[r + 1];
     }
+    return offset + int64_t{piece} * static_cast<int64_t>(sizeof(Piece));
+  }
+  __device__ __forceinline__ void copy(const ExpertItem& item, int thread) const {
+    int total = 0;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + i * kThreads < count) target[begin + i * kThreads] = piece[i];
+    for (int r = 0; r < kMost; ++r) total += pieces[r];
+    for (int first = thread; first < total; first += kAhead * kThreads) {
+      Piece piece[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = first + i * kThreads;
+        if (at < total) piece[i] = load_fetched(reinterpret_cast<const Piece*>(item.blob + offset_of(at)));
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = first + i * kThreads;
+        if (at < total) *reinterpret_cast<Piece*>(item.copy_to + offset_of(at)) = piece[i];
+      }
     }
   }
-}
-__device__ __forceinline__ void copy_range(const ExpertItem& item, int64_t begin, int64_t end, int thread) {
-  if ((begin | end) % 16 == 0) {
-    copy_pieces<uint4>(item.blob + begin, item.copy_to + begin, end - begin, thread);
-  } else {
-    copy_pieces<uint32_t>(item.blob + begin, item.copy_to + begin, end - begin, thread);
-  }
+};
+
+// Bounds of the two ranges of a matrix at `offset` that tiles [tile, tile + tiles) are: codes and scales; with its last
+// tile also what lies between codes and scales, and between them and `end`.
+__device__ __forceinline__ void bounds_of(const TileShape& shape, int64_t offset, int64_t end, int tile, int tiles,
+                                          int64_t (&bounds)[4]) {
+  const bool last = tile + tiles == shape.row_tiles;
+  const int64_t scales = offset + shape.scales_offset;
+  bounds[0] = offset + tile * shape.code_bytes_per_tile;
+  bounds[1] = last ? scales : bounds[0] + tiles * shape.code_bytes_per_tile;
+  bounds[2] = scales + tile * shape.scale_bytes_per_tile;
+  bounds[3] = last ? end : bounds[2] + tiles * shape.scale_bytes_per_tile;
 }
 
-// Tiles [tile, tile + tiles) of the matrix at `offset`; with its last tile also what lies between codes and scales, and
-// between them and `end`.
-__device__ __forceinline__ void copy_tiles(const ExpertItem& item, const TileShape& shape, int64_t offset, int64_t end,
-                                           int tile, int tiles, int thread) {
-  const bool last = tile + tiles == shape.row_tiles;
-  const int64_t codes = offset + tile * shape.code_bytes_per_tile;
-  const int64_t scales = offset + shape.scales_offset + tile * shape.scale_bytes_per_tile;
-  const bool no_scales = shape.scale_bytes_per_tile == 0;
-  copy_range(item, codes,
-             !last       ? codes + tiles * shape.code_bytes_per_tile
-             : no_scales ? end
-                         : offset + shape.scales_offset,
-             thread);
-  if (!no_scales) copy_range(item, scales, last ? end : scales + tiles * shape.scale_bytes_per_tile, thread);
+template <class Piece, Part kPart>
+__device__ __forceinline__ void copy_bounds(const ExpertItem& item, const int64_t (&bounds)[kMatrices<kPart>][4],
+                                            int thread) {
+  Ranges<Piece> ranges{};
+#pragma unroll
+  for (int m = 0; m < kMatrices<kPart>; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      ranges.begin[2 * m + r] = bounds[m][2 * r];
+      ranges.pieces[2 * m + r] =
+          static_cast<int>((bounds[m][2 * r + 1] - bounds[m][2 * r]) / static_cast<int64_t>(sizeof(Piece)));
+    }
+  }
+  ranges.copy(item, thread);
 }
 
 template <Part kPart>
 __device__ __forceinline__ void copy_part(const ExpertWork& work, const ExpertItem& item, int tile, int thread) {
   const int tiles = min(static_cast<int>(work.shape.row_tiles) - tile, kTilesPerBlock);
+  int64_t bounds[kMatrices<kPart>][4];
   if constexpr (kPart == Part::kGateUp) {
-    copy_tiles(item, work.shape, 0, work.up_offset, tile, tiles, thread);
-    copy_tiles(item, work.shape, work.up_offset, work.down_offset, tile, tiles, thread);
+    bounds_of(work.shape, 0, work.up_offset, tile, tiles, bounds[0]);
+    bounds_of(work.shape, work.up_offset, work.down_offset, tile, tiles, bounds[1]);
   } else {
-    copy_tiles(item, work.shape, work.down_offset, work.bytes, tile, tiles, thread);
+    bounds_of(work.shape, work.down_offset, work.bytes, tile, tiles, bounds[0]);
+  }
+  int64_t all = 0;
+#pragma unroll
+  for (const auto& of_matrix : bounds) {
+#pragma unroll
+    for (const int64_t bound : of_matrix) all |= bound;
+  }
+  if (all % 16 == 0) {
+    copy_bounds<uint4, kPart>(item, bounds, thread);
+  } else {
+    copy_bounds<uint32_t, kPart>(item, bounds, thread);
   }
 }
 
@@ -214,7 +248,7 @@ __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ 
       x[t] = work.x + (kGateUp ? pairs[t] / work.top_k : pairs[t]) * work.x_words;
     }
     Sums<kCount, kTokens> sums;
-    fold_tile<kFormat, kCount, kTokens>(work.shape, tiles, 0, 1, place, x, sums);
+    fold_tile<kFormat, kCount, kTokens>(work.shape, tiles, place, x, sums);
 #pragma unroll
     for (int j = 0; j < kRowsPerHalf; ++j) {
 #pragma unroll

@@ -2,8 +2,8 @@
 //
 // A decode step reads every weight once, and what limits it is how much is under way: at 4.5 TB/s and 0.8 us of latency
 // 27 KB for each of 132 multiprocessors. Registers hold one or two blocks of a tile; a ring holds eight, and a warp
-// waits for the oldest only, with no barrier of the block. The ring may be started before the kernel before this one has
-// ended (weights that no step writes), so that a matrix streams in while its input is still being made.
+// waits for the oldest only, with no barrier of the block. The ring may be started before the kernel before this one
+// has ended (weights that no step writes), so that a matrix streams in while its input is still being made.
 //
 // A fetched expert is read over the link into the ring and stored to its slot from there: once over the link, in pieces
 // of 16 bytes.
@@ -124,7 +124,8 @@ class TileRing {
             copy_async<16>(at + (i + place_.thread) * 16, codes + (i + place_.thread) * 16);
           }
         } else {
-          for (int i = place_.thread; i < Format::kWords * lanes; i += kWarp) copy_async<16>(at + i * 16, codes + i * 16);
+          for (int i = place_.thread; i < Format::kWords * lanes; i += kWarp)
+            copy_async<16>(at + i * 16, codes + i * 16);
         }
         if constexpr (Format::kHasScales) {
           if (place_.half == m % 2 && place_.lane < lanes) {
@@ -240,13 +241,13 @@ struct Sums {
 
 // A tile by all kWarps warps of a block: each makes the sums P of its own blocks of k, kWarps of them at a time, and
 // these are folded in order of blocks from shared memory, so the bits are those of one warp that walks the tile. A warp
-// alone takes 2 us for 2048 k, most of it latency; a multiprocessor has ten tiles in a projection of 5120 rows, and room
-// for 64 warps.
+// alone takes 2 us for 2048 k, most of it latency; a multiprocessor has ten tiles in a projection of 5120 rows, and
+// room for 64 warps.
 template <int kMatrices, int kTokens, int kWarps>
 struct SharedWalk {
-  static constexpr int kSums = kRowsPerHalf * kTokens;            // of each matrix
-  static constexpr int kOwn = (kSums + kWarps - 1) / kWarps;      // folded by a warp: number warp + i * kWarps
-  static constexpr int kRow = kRowsPerHalf * (kTokens + 1);       // cells of a matrix and block, times 32
+  static constexpr int kSums = kRowsPerHalf * kTokens;        // of each matrix
+  static constexpr int kOwn = (kSums + kWarps - 1) / kWarps;  // folded by a warp: number warp + i * kWarps
+  static constexpr int kRow = kRowsPerHalf * (kTokens + 1);   // cells of a matrix and block, times 32
   static constexpr int kBytes = kWarps * kMatrices * kRow * kWarp * 4;
 
   float* cells;
