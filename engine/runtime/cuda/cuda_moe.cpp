@@ -195,7 +195,7 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
   arms.prefetches = slots && config_.look_ahead != LookAhead::kOff && call.layer + 1 < bank_.layers();
-  arms.items_fetch = slots && config_.link_slowdown == 1 && config_.fetch_mechanism == FetchMechanism::kSm;
+  arms.items_fetch = slots && !arms.fetches;  // then nothing is: one launch for all items, merged in the last
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
   return arms;
 }
@@ -473,7 +473,7 @@ const int32_t* CudaMoe::slots_of_keys() {
 std::string CudaMoe::mechanism() const {
   if (table_.slots == 0) return "none";
   if (proxy_) return "copy engine";
-  return config_.link_slowdown > 1 ? "sm gather, link slowed" : "sm, as computed";
+  return config_.link_slowdown > 1 ? "sm gather, link slowed" : "sm gather";
 }
 
 cuda::StepCounters CudaMoe::counters() const {

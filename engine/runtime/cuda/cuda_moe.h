@@ -1,22 +1,23 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
-// One layer is a chain on the main stream: route and plan; gate and up of all items, where fetched ones are read over
-// the link and stored into their slots while hits are computed; down, with the merge in slot order and the addition to
-// the residual stream, or before them the wait for the CPU arm, which has worked beside all this.
+// One layer is a chain on the main stream: route and plan; gate and up, then down of the hits, while a gather on the link
+// stream, or the copy engine's proxy, fills the slots of what is fetched; the same of the fetched ones; the wait for the
+// CPU arm, which has worked beside all this, the merge in slot order and the addition to the residual stream. A step
+// that never fetches has one launch less for each, and the merge in down's.
 //
-// Slots are written by two parties. Fetches: by the items' kernels, in main-stream order, so whatever comes later on
-// the main stream sees them whole. Promotions: by a gather on the link stream, which starts behind the layer's experts
-// and is joined at the end of the step. A promoted slot is not read in its step: its key belongs to a layer that has
-// been planned already, and a hit of it comes in the next step at the earliest. It is not overwritten in its step:
-// SlotTable holds it. A promotion's own victim is no slot that a layer of this step still reads: the plan is behind all
-// earlier layers' experts, and later layers find the victim's key gone.
+// Items that fetch for themselves (ExpertItem::copy_to) are not used: one expert of 2.7 MB took 117 us so, against 55 of
+// the gather and 22 of the products (H200).
+//
+// Promotions: by a gather on the link stream, which starts behind the layer's experts and is joined at the end of the
+// step. A promoted slot is not read in its step: its key belongs to a layer that has been planned already, and a hit of
+// it comes in the next step at the earliest. It is not overwritten in its step: SlotTable holds it. A promotion's own
+// victim is no slot that a layer of this step still reads: the plan is behind all earlier layers' experts, and later
+// layers find the victim's key gone.
 //
 // Look-ahead: what the plan prefetches for the next layer is copied by a gather on the link stream behind this layer's
 // experts, so under the next layer's dense part; the next layer's experts start when it is done. Its slots are in
 // nobody's way: SlotTable holds them until they are used or the step ends.
 //
-// With a slowed link (link_slowdown > 1) or the copy engine the slots are filled by others: fetches are copied beside
-// the hits' products on the link stream, or by the proxy, then computed from their slots, and a merge ends the layer.
 // The copy engine's promotions are copied in order with its fetches: they do not yield to those of the next layer.
 // Thread rule: one thread. decode() only launches; serve_posted() is the host's side of the mailbox.
 #pragma once
