@@ -1,8 +1,6 @@
 // The decode step of Qwen3-30B's geometry, cut to a few layers, with synthetic NVFP4 experts: a resident step against
 // the bytes that it reads, what each operation of a layer adds (a step that does it twice, less the plain one), and
 // layers with given misses against the link. Medians of graph replays; ceilings are measured in the same run.
-#include "tests/device/engine_bench.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +14,7 @@
 #include "engine/runtime/sampler.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/json.h"
-#include "tests/runtime/model_fixture.h"
+#include "tests/device/engine_lists.h"
 
 namespace ft::device_test {
 namespace {

@@ -1,11 +1,8 @@
-// device_test_engine [--bench [look-ahead]] [strategies] [nowait] [history] [batch] [probes] [lookahead] [golden]
-//   [heldout]
-//
-// The engine on a CUDA device. Checked against: the host device, whose logits of decode steps (prompts fed by steps
-// too: prefill has its own arithmetic and test) must be the same bits over strategies, cache sizes, cache history and
-// the no-wait mode; itself, for batches; Hugging Face transformers' float32 logits of the golden cases, within serve
-// mode's limit; the held-out losses of the bundled model, within 0.5 %. Needs FT_TEST_DATA; more golden cases are run
-// where FT_SHARED is.
+// Decode steps through the engine on a CUDA device. Checked against: the host device, whose logits of decode steps
+// (prompts fed by steps too: prefill has its own arithmetic and test) must be the same bits over strategies, cache
+// sizes, cache history and the no-wait mode; itself, for batches; Hugging Face transformers' float32 logits of the
+// golden cases, within serve mode's limit; the held-out losses of the bundled model, within 0.5 %. Needs FT_TEST_DATA;
+// more golden cases are run where FT_SHARED is.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,70 +13,19 @@
 #include "engine/text/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
-#include "tests/device/engine_bench.h"
-#include "tests/device/harness.h"
-#include "tests/runtime/model_fixture.h"
+#include "tests/device/engine_lists.h"
 
-using namespace ft;
-using namespace ft::device_test;
+namespace ft::device_test {
+
 using namespace ft::test;
 
 namespace {
 
-constexpr MemoryInputs kDevicePlenty{Device::kCuda, int64_t{16} << 30, int64_t{16} << 30};
 constexpr Strategy kStrategies[] = {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid};
-constexpr int kThreads = 4;
-
-EngineConfig on_device(const LoadedModel& model, Strategy strategy, int64_t slots, int max_batch = 1) {
-  EngineConfig config = config_for(model, strategy, slots, kThreads, max_batch);
-  config.device = Device::kCuda;
-  return config;
-}
 
 std::string name_of(const EngineConfig& config) {
   return std::string(strategy_name(config.strategy)) + " slots " + std::to_string(config.slots) + " batch " +
          std::to_string(config.max_batch) + (config.no_wait ? " no-wait" : "");
-}
-
-std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto n = static_cast<uint64_t>(i);
-    ids.push_back(static_cast<int32_t>((seed * 7919 + n * n * 31 + seed * n) % static_cast<uint64_t>(vocab)));
-  }
-  return ids;
-}
-
-std::string first_difference(std::span<const float> got, std::span<const float> expected, int64_t vocab) {
-  if (got.size() != expected.size()) return "sizes differ";
-  size_t different = 0, first = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(expected[i])) continue;
-    if (different++ == 0) first = i;
-  }
-  if (different == 0) return {};
-  return std::to_string(different) + " of " + std::to_string(got.size()) + " logits differ, first at row " +
-         std::to_string(first / static_cast<size_t>(vocab)) + ": " + std::to_string(got[first]) + " instead of " +
-         std::to_string(expected[first]);
-}
-
-std::string compare(const Continuation& got, const Continuation& expected, int64_t vocab) {
-  std::string prompt = first_difference(got.prompt_logits, expected.prompt_logits, vocab);
-  if (!prompt.empty()) return "prompt: " + prompt;
-  std::string decode = first_difference(got.decode_logits, expected.decode_logits, vocab);
-  return decode.empty() ? decode : "decode: " + decode;
-}
-
-// Runs f and reports what it says or throws.
-template <class F>
-void guarded(Context& context, const std::string& group, const std::string& what, F&& f) {
-  std::string text;
-  try {
-    text = f();
-  } catch (const Error& error) {
-    text = error.what();
-  }
-  context.report.check(group, text.empty() ? text : what + ": " + text);
 }
 
 std::vector<std::string> golden_cases() {
@@ -103,7 +49,7 @@ std::vector<int64_t> cache_sizes(const LoadedModel& model) {
 }
 
 Continuation on_host(const LoadedModel& model, int64_t prompt, int64_t decode) {
-  Engine engine(model, config_for(model, Strategy::kResident, 0, kThreads), kPlenty);
+  Engine engine(model, config_for(model, Strategy::kResident, 0, kEngineThreads), kPlenty);
   return run_by_steps(engine, some_ids(prompt, engine.geometry().vocab, 1), decode);
 }
 
@@ -116,6 +62,8 @@ void check_as_host(Context& context, const std::string& group, const std::string
     return compare(run_by_steps(engine, some_ids(prompt, vocab, 1), decode), expected, vocab);
   });
 }
+
+}  // namespace
 
 void test_strategies(Context& context) {
   std::vector<std::string> paths = golden_cases();
@@ -180,6 +128,8 @@ void test_history(Context& context) {
   }
 }
 
+namespace {
+
 // Prompts of different lengths in one prefill step, then decode steps together.
 std::vector<std::vector<float>> decode_together(Engine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                                 int64_t steps) {
@@ -195,10 +145,9 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
       logits[i].insert(logits[i].end(), row.begin(), row.end());
       next[i] = arg_max(row);
       const std::span<const LargestLogit> largest = engine.largest_logits();
-      const bool on_device = engine.config().device == Device::kCuda;
-      if (on_device && step > 0 &&
-          (largest.size() != prompts.size() || largest[i].id != next[i] ||
-           largest[i].value != row[static_cast<size_t>(next[i])])) {
+      const bool given = step > 0 && engine.config().device == Device::kCuda;  // of decode steps, by the device
+      if (given && (largest.size() != prompts.size() || largest[i].id != next[i] ||
+                    largest[i].value != row[static_cast<size_t>(next[i])])) {
         throw Error(ErrorKind::kFailed,
                     {.what = "the device's largest logit is another one", .value = std::to_string(i)});
       }
@@ -210,6 +159,8 @@ std::vector<std::vector<float>> decode_together(Engine& engine, const std::vecto
   for (const TokenRun& run : runs) engine.close_sequence(run.sequence);
   return logits;
 }
+
+}  // namespace
 
 void test_batch(Context& context) {
   LoadedModel model = model_at(data_path("tiny-moe"));
@@ -294,6 +245,8 @@ void test_golden(Context& context) {
   }
 }
 
+namespace {
+
 // Mean -log softmax(row)[id] over the first 48 windows of 512 predictions: what eval.json records.
 double heldout_loss(Engine& engine, std::span<const int32_t> ids) {
   constexpr size_t kWindows = 48, kPredictions = 512;
@@ -318,6 +271,8 @@ double heldout_loss(Engine& engine, std::span<const int32_t> ids) {
   }
   return loss / static_cast<double>(kWindows * kPredictions);
 }
+
+}  // namespace
 
 void test_heldout(Context& context) {
   LoadedModel model = model_at(data_path("tiny-moe"));
@@ -388,14 +343,4 @@ void test_look_ahead(Context& context) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  constexpr TestList kTests[] = {{"strategies", test_strategies}, {"nowait", test_nowait},
-                                 {"history", test_history},       {"batch", test_batch},
-                                 {"probes", test_probes},         {"lookahead", test_look_ahead},
-                                 {"golden", test_golden},         {"heldout", test_heldout}};
-  const bool ahead =
-      std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
-  return run_tests(argc, argv, kTests, ahead ? bench_look_ahead : bench_engine);
-}
+}  // namespace ft::device_test

@@ -178,7 +178,7 @@ TEST_CASE("look-ahead: counters equal a walk of the slot table over the forced t
       config.max_prefetches_per_layer = 3;
       Engine engine(tiny(), config, kPlenty);
       engine.set_routing(trace);
-      run_greedy(engine, std::vector<int32_t>{7}, 40);  // a prompt of one token is a decode step too
+      run_by_steps(engine, std::vector<int32_t>{7}, 40);
       const EngineCounters got = engine.counters();
 
       SlotTable table(layers, geometry.expert.experts, config.slots,

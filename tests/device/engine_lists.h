@@ -1,0 +1,58 @@
+// The lists of device_test_engine, its benches, and what they share.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.h"
+#include "tests/device/harness.h"
+#include "tests/runtime/model_fixture.h"
+
+namespace ft::device_test {
+
+inline constexpr MemoryInputs kDevicePlenty{Device::kCuda, int64_t{16} << 30, int64_t{16} << 30};
+inline constexpr int kEngineThreads = 4;
+
+// config_for, on the device.
+EngineConfig on_device(const LoadedModel& model, Strategy strategy, int64_t slots, int max_batch = 1);
+std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed);
+
+// Of rows of logits, bit by bit; empty: none.
+std::string first_difference(std::span<const float> got, std::span<const float> expected, int64_t vocab);
+std::string compare(const test::Continuation& got, const test::Continuation& expected, int64_t vocab);
+
+// Runs f and reports what it says or throws.
+template <class F>
+void guarded(Context& context, const std::string& group, const std::string& what, F&& f) {
+  std::string text;
+  try {
+    text = f();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  context.report.check(group, text.empty() ? text : what + ": " + text);
+}
+
+// engine_test.cpp: decode steps
+void test_strategies(Context& context);
+void test_nowait(Context& context);
+void test_history(Context& context);
+void test_batch(Context& context);
+void test_probes(Context& context);
+void test_golden(Context& context);
+void test_heldout(Context& context);
+void test_look_ahead(Context& context);
+
+// prefill_engine_test.cpp
+void test_prompt_chunks(Context& context);
+void test_prompt_cache(Context& context);
+void test_prompt_batches(Context& context);
+void test_prompt_choices(Context& context);
+
+// engine_bench.cpp: where the time of a decode step goes; what prefetching gains
+void bench_engine(Context& context);
+void bench_look_ahead(Context& context);
+
+}  // namespace ft::device_test
