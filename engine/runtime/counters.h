@@ -47,7 +47,7 @@ struct EngineCounters {
 struct EngagedRecord {
   std::string strategy;
   std::string isa;
-  std::string mechanism;   // how blobs reach slots: "copy thread"; "sm, as computed", "sm gather, ...", "copy engine"
+  std::string mechanism;   // how blobs reach slots: "copy thread"; "sm gather", with what slows it; "copy engine"
   int threads_worked = 0;  // pool threads that took part in a task
   int64_t slots = 0;
   double fetched_share = 0;  // fetched / misses
