@@ -167,6 +167,7 @@ const TraceSet& ModelCase::traces(const std::string& preset) {
 
 EngineConfig ModelCase::config(Strategy strategy, int64_t slots, int max_batch) const {
   EngineConfig config;
+  config.weights.synthetic = true;  // the traces that are forced may predict
   config.device = bench.options.device;
   config.strategy = strategy;
   config.threads = bench.threads();

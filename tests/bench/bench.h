@@ -135,11 +135,9 @@ inline constexpr int64_t kShortContext = 32;  // where T_res is measured: the mi
 struct DecodePlan {
   EngineConfig config;
   SlotTable::Content content;
-  double predicted_seconds = 0;  // of a step, by the curves and T_res; decides only how many misses are promoted
+  double trial_seconds = 0;  // hybrid, of a step: a short run decides how many misses are promoted
 };
-// `resident`: T_res in seconds.
-DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch,
-                       double resident);
+DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch);
 
 // A run of `engine` from plan.content, forced to the tails of `traces`.
 struct DecodeResult {

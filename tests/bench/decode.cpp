@@ -22,34 +22,19 @@ std::vector<TraceSequence> replayed_part(const TraceSet& traces, int batch) {
   return parts;
 }
 
-// Seconds of a step as the curves say it. Promotions run on the link beside the rest of the step, so they cost nothing
-// until the link is what the step waits for.
-double predicted(const Curves& curves, const ReplayResult& result, double resident) {
-  double arms = 0, link = 0;
-  for (const WeightedCounts& one : result.distribution) {
-    const double fetches = one.counts.fetched == 0 ? 0 : curves.fetch.at(one.counts.fetched);
-    const double cpu = one.counts.cpu == 0 ? 0 : curves.cpu.at(one.counts.cpu);
-    const auto times = static_cast<double>(one.times);
-    arms += std::max(fetches, cpu) * times;
-    const int moved = one.counts.fetched + one.counts.promoted;
-    if (moved > 0) link += curves.fetch.at(moved) * times;
-  }
-  const auto steps = static_cast<double>(result.steps);
-  return std::max(resident + arms / steps, link / steps);
-}
-
 }  // namespace
 
-DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch,
-                       double resident) {
-  const Curves& curves = one.curves();
+// Promotions share the link with the next layer's fetches and the host's memory with the CPU's experts; what is left of
+// their gain no curve says, so a short run of each number decides, as a tuner would.
+DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch) {
+  constexpr int kTrialSteps = 12;
   const int distinct = std::min(one.geometry.experts, one.geometry.top_k * batch);
   DecodePlan best;
   const bool splits = strategy == Strategy::kHybrid;
   for (int promotions = 0; promotions <= (splits ? kMostPromotions : 0); ++promotions) {
     DecodePlan plan;
     plan.config = one.config(strategy, slots, batch);
-    if (splits) plan.config.fetch_of_misses = split_table(curves, distinct);
+    if (splits) plan.config.fetch_of_misses = split_table(one.curves(), distinct);
     plan.config.promote_bytes_per_layer = promotions * one.blob_bytes();
     ReplayOptions options;
     options.slots = slots;
@@ -57,10 +42,13 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
     options.max_promotions = promotions;
     options.cache_policy = plan.config.cache_policy;
     options.discard_steps = std::max<int64_t>(0, traces.replayed - kCountedReplay);
-    ReplayResult result = replay(replayed_part(traces, batch), options);
-    plan.predicted_seconds = predicted(curves, result, resident);
-    plan.content = std::move(result.content);
-    if (promotions == 0 || plan.predicted_seconds < best.predicted_seconds) best = std::move(plan);
+    plan.content = replay(replayed_part(traces, batch), options).content;
+    if (splits) {
+      const std::unique_ptr<Engine> engine = one.engine(plan.config);
+      plan.trial_seconds =
+          decode(*engine, plan, traces, batch, one.bench.options.warm_steps, kTrialSteps).mean_seconds();
+    }
+    if (promotions == 0 || plan.trial_seconds < best.trial_seconds) best = std::move(plan);
   }
   return best;
 }

@@ -27,7 +27,7 @@ std::string text_of(const ModelCase& one, double percent, const std::string& pre
 Cell run_cell(ModelCase& one, const std::string& preset, Strategy strategy, int64_t slots, int batch, double resident) {
   const Bench& bench = one.bench;
   const TraceSet& traces = one.traces(preset);
-  const DecodePlan plan = plan_decode(one, traces, strategy, slots, batch, resident);
+  const DecodePlan plan = plan_decode(one, traces, strategy, slots, batch);
   const std::unique_ptr<Engine> engine = one.engine(plan.config);
   const DecodeResult result =
       decode(*engine, plan, traces, batch, bench.options.warm_steps, bench.options.measured_steps);
@@ -86,9 +86,8 @@ void run_hybrid_gain(ModelCase& one) {
     std::unique_ptr<Engine> engines[2];
     std::vector<double> seconds[2];
     std::string hashes[2];
-    const double resident = measured_resident(one, traces, slots, 1);
     for (int i = 0; i < 2; ++i) {
-      plans[i] = plan_decode(one, traces, i == 0 ? Strategy::kOffload : Strategy::kHybrid, slots, 1, resident);
+      plans[i] = plan_decode(one, traces, i == 0 ? Strategy::kOffload : Strategy::kHybrid, slots, 1);
       engines[i] = one.engine(plans[i].config);
     }
     for (int turn = 0; turn < kTurns; ++turn) {

@@ -32,12 +32,12 @@ struct Gain {
 };
 
 // Both engines in turns.
-Gain measure_gain(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, double resident) {
+Gain measure_gain(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots) {
   const Bench& bench = one.bench;
   DecodePlan plans[2];
   std::unique_ptr<Engine> engines[2];
   for (int on = 0; on < 2; ++on) {
-    plans[on] = plan_decode(one, traces, strategy, slots, 1, resident);
+    plans[on] = plan_decode(one, traces, strategy, slots, 1);
     if (on == 1) {
       plans[on].config.look_ahead = LookAhead::kRouter;
       plans[on].config.max_prefetches_per_layer = kPrefetches;
@@ -78,7 +78,7 @@ void run_lookahead(ModelCase& one) {
       if (!bench.has_time(5, "lookahead", name)) continue;
       bench.progress(name);
       try {
-        const Gain gain = measure_gain(one, traces, strategy, slots, resident);
+        const Gain gain = measure_gain(one, traces, strategy, slots);
         if (!gain.same_bits) bench.report.fail("other logits with look-ahead: " + name);
         char note[160];
         std::snprintf(note, sizeof note,
