@@ -62,7 +62,7 @@ class ProfileTest(ProgramTest):
 
     def test_values_out_of_range(self):
         for key, value in (("threads", 0), ("threads", 1025), ("threads", 1.5), ("threads", "2"), ("max_batch", 65),
-                           ("max_batch", 0), ("prefill_chunk", 0), ("prefill_chunk", 513), ("slots", -1),
+                           ("max_batch", 0), ("prefill_chunk", 0), ("prefill_chunk", 8193), ("slots", -1),
                            ("max_context", 0), ("max_context", 16777217), ("promote_bytes_per_layer", -1),
                            ("strategy", "fast"), ("device", "tpu"), ("predicted_tok_s", -1)):
             done = self.changed(lambda p, k=key, v=value: p["serve"].__setitem__(k, v))
