@@ -119,7 +119,8 @@ constexpr OptionSpec kTuneOptions[] = {
     {.name = "--routing",
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
-     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace."},
+     .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
+             "PRESET+lookahead:P/R also predicts the next layer's experts, with precision P and recall R."},
     kPackedCache,
     {.name = "--resume",
      .kind = OptionKind::kFlag,
@@ -232,7 +233,7 @@ constexpr OptionSpec kProbeOptions[] = {
      .kind = OptionKind::kText,
      .value_name = "PRESET|FILE",
      .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
-             "Without it qwen3-30b."},
+             "PRESET+lookahead:P/R also predicts, with precision P and recall R. Without it qwen3-30b."},
     kPackedCache,
     {.name = "--expert",
      .kind = OptionKind::kTexts,

@@ -57,6 +57,32 @@ std::string routing_source(const std::string& preset_or_path) {
 
 }  // namespace
 
+namespace {
+
+// What could never prefetch anything: a strategy without a link that fetches, or a preset that predicts nothing.
+void check_look_ahead(const TuneRequest& request) {
+  if (request.max_prefetches == 0) return;
+  const Strategy strategy = request.strategy.value_or(Strategy::kOffload);
+  if (strategy != Strategy::kOffload && strategy != Strategy::kHybrid) {
+    throw Error(ErrorKind::kUsage, {.what = "--look-ahead has an effect only where experts are fetched",
+                                    .value = "--strategy " + std::string(strategy_name(strategy)),
+                                    .allowed = "offload or hybrid, or no --strategy",
+                                    .path = "--look-ahead"});
+  }
+  const std::string& routing = request.weights.routing_preset;
+  const bool recorded = routing.starts_with('/');  // the file of a trace, which may predict
+  if (request.weights.synthetic && !recorded && routing.find("+lookahead:") == std::string::npos) {
+    throw Error(ErrorKind::kUsage,
+                {.what = "--look-ahead with synthetic weights follows the routing's predictions, and "
+                         "this preset makes none",
+                 .value = routing,
+                 .allowed = "NAME+lookahead:PRECISION/RECALL, such as " + routing + "+lookahead:0.8/0.7",
+                 .path = "--routing"});
+  }
+}
+
+}  // namespace
+
 std::string samples_path(const std::string& output) { return output + ".samples.json"; }
 
 TuneRequest parse_tune_request(const ParsedOptions& options) {
@@ -90,6 +116,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   request.dry_run = options.flag("--dry-run");
   request.cache_policy = cache_policy_by_name(options.text("--cache-policy")).value();
   request.max_prefetches = static_cast<int>(options.optional_integer("--look-ahead").value_or(0));
+  check_look_ahead(request);
   for (const char* name : {"--strategy", "--slots", "--threads", "--link-slowdown", "--cache-policy", "--look-ahead"}) {
     if (options.has(name)) request.forced.push_back(std::string(name) + " " + options.given.find(name)->second);
   }

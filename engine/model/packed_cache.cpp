@@ -154,6 +154,23 @@ void sync_folder(const std::string& folder) {
 
 }  // namespace
 
+namespace {
+
+// Whether create_directories could make it, as far as can be told without trying; if not, why.
+bool can_be_made(const fs::path& folder, std::error_code& code) {
+  fs::path parent = fs::absolute(folder).lexically_normal();
+  std::error_code ignored;
+  while (parent.has_relative_path() && !fs::exists(parent, ignored)) parent = parent.parent_path();
+  if (!fs::is_directory(parent, ignored)) {
+    code = std::make_error_code(std::errc::not_a_directory);
+  } else if (::access(parent.c_str(), W_OK | X_OK) != 0) {
+    code = std::error_code(errno, std::generic_category());
+  }
+  return !code;
+}
+
+}  // namespace
+
 void check_packed_cache(const WeightSource& source, bool dry_run) {
   const std::string& folder = source.packed_cache;
   if (folder.empty()) return;
@@ -169,7 +186,7 @@ void check_packed_cache(const WeightSource& source, bool dry_run) {
   const bool there = fs::exists(fs::symlink_status(folder, code));
   code.clear();
   if (!there && !dry_run && (fs::create_directories(folder, code) || !code)) return;
-  if (!there && dry_run) return;
+  if (!there && dry_run && can_be_made(folder, code)) return;
   throw Error(ErrorKind::kUsage, {.what = there ? "option refused, it is not a folder"
                                                 : "option refused, the folder cannot be made (" + code.message() + ")",
                                   .value = folder,

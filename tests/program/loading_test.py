@@ -114,6 +114,7 @@ class PackedCache(unittest.TestCase):
         a_file.write_text("x", encoding="utf-8")
         for options, words in ((("--packed-cache", a_file), ("--packed-cache", "not a folder")),
                                (("--packed-cache", "/proc/new"), ("--packed-cache", "cannot be made")),
+                               (("--packed-cache", f"{a_file}/new", "--dry-run"), ("--packed-cache", "cannot be made")),
                                (("--packed-cache", self.folder, "--weights", "synthetic", "--accept-mismatch",
                                  "model.weights"), ("only with a checkpoint",))):
             done = run("ft-engine", "--profile", tiny_profile(), *PROMPT, *options)

@@ -80,7 +80,10 @@ class TuneTest(TuneCase):
                  (("--slots", "0", "--strategy", "hybrid"), "allowed: 32 to 192"), (("--slots", "31"), "or 0 with"),
                  (("--slots", "193"), "allowed: 32 to 192"), (("--threads", str(CORES + 1)), "usable cores"),
                  (("--context", "4097"), "allowed: 1 to 4096"), (("--device", "cuda"), "no CUDA device can be used ("),
-                 (("--link-slowdown", "2"), "only on cuda"), (("--link-slowdown", "65"), "1 to 64")]
+                 (("--link-slowdown", "2"), "only on cuda"), (("--link-slowdown", "65"), "1 to 64"),
+                 (("--look-ahead", "4", "--strategy", "resident"), "allowed: offload or hybrid"),
+                 (("--look-ahead", "4", "--strategy", "cpu"), "allowed: offload or hybrid"),
+                 (("--routing", "mixed", "--look-ahead", "4", "--weights", "synthetic"), "mixed+lookahead:0.8/0.7")]
         for options, words in cases:
             for extra in ((), ("--dry-run",)):
                 with self.subTest(options + extra):

@@ -1,12 +1,12 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
-// One layer is a chain on the main stream: route and plan; gate and up, then down of the hits, while a gather on the link
-// stream, or the copy engine's proxy, fills the slots of what is fetched; the same of the fetched ones; the wait for the
-// CPU arm, which has worked beside all this, the merge in slot order and the addition to the residual stream. A step
-// that never fetches has one launch less for each, and the merge in down's.
+// One layer is a chain on the main stream: route and plan; gate and up, then down of the hits, while a gather on the
+// link stream, or the copy engine's proxy, fills the slots of what is fetched; the same of the fetched ones; the wait
+// for the CPU arm, which has worked beside all this, the merge in slot order and the addition to the residual stream. A
+// step that never fetches has one launch less for each, and the merge in down's.
 //
-// Items that fetch for themselves (ExpertItem::copy_to) are not used: one expert of 2.7 MB took 117 us so, against 55 of
-// the gather and 22 of the products (H200).
+// Items that fetch for themselves (ExpertItem::copy_to) are not used: one expert of 2.7 MB took 117 us so, against 55
+// of the gather and 22 of the products (H200).
 //
 // Promotions: by a gather on the link stream, which starts behind the layer's experts and is joined at the end of the
 // step. A promoted slot is not read in its step: its key belongs to a layer that has been planned already, and a hit of
