@@ -52,6 +52,7 @@ int run(const ParsedOptions& parsed) {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInterrupted) throw;
     stopped = true;  // what was measured is kept
+    report.not_run("run", "all that was still to come", "interrupted");
   }
   report.summary();
   if (json) write_file_atomically(*json, report.json());
