@@ -17,6 +17,7 @@ std::string gigabytes(int64_t bytes) {
 std::string place_bank(const ExpertBank& bank, const NumaPlan& plan) {
   if (plan.nodes.size() < 2) return {};
   std::vector<int64_t> blob_bytes;
+  blob_bytes.reserve(static_cast<size_t>(bank.layers()));
   for (int layer = 0; layer < bank.layers(); ++layer) blob_bytes.push_back(bank.layout(layer).bytes);
   std::vector<int64_t> placed(plan.nodes.size());
   for (const BankPart& part : bank_parts(plan, blob_bytes, bank.experts())) {

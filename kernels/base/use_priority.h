@@ -38,6 +38,7 @@ constexpr UseBonusTable make_use_bonus_table() {
     const double z = x / (2 + x);  // log(1 + x) = 2 artanh(z), z <= 1/3
     double sum = 0, power = z;
     for (int n = 1; n < 40; n += 2, power *= z * z) sum += power / n;
+    // lround is not constexpr, and the sum is positive. NOLINTNEXTLINE(bugprone-incorrect-roundings)
     bonus = static_cast<uint32_t>(65536 * 2 * sum * kLog2OfE + 0.5);
     x *= kStep;
   }
