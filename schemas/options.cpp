@@ -16,8 +16,26 @@ constexpr OptionSpec kPackedCache = {
     .help =
         "Keeps the packed weights in DIR, made if it is not there: the first start writes one file per model, as "
         "large as its expert banks and dense matrices (--dry-run says how large), later ones read it instead of "
-        "the checkpoint. A file that is damaged or of a changed checkpoint is replaced; a DIR that cannot be "
-        "written or is full costs a warning, not the start. Files are never removed."};
+        "the checkpoint. A file that is damaged or of a changed checkpoint is replaced; a DIR that is there but "
+        "full or not writable costs a warning, not the start. Files are never removed."};
+
+constexpr OptionSpec kCachePolicy = {
+    .name = "--cache-policy",
+    .kind = OptionKind::kChoice,
+    .value_name = "NAME",
+    .default_text = "lrfu",
+    .choices = "lru|lrfu",
+    .help = "Which expert leaves the slots: the least recently used one, or the least of recency and frequency."};
+
+constexpr OptionSpec kLookAhead = {
+    .name = "--look-ahead",
+    .kind = OptionKind::kInteger,
+    .value_name = "N",
+    .low = 0,
+    .high = kMaxPrefetchesOption,
+    .help =
+        "Copies up to N experts ahead of need in every layer, as the next layer's router or, with synthetic "
+        "weights, the trace predicts; 0, which is the default: none. Only with offload and hybrid."};
 
 constexpr OptionSpec kTuneOptions[] = {
     {.name = "--model",
@@ -89,19 +107,8 @@ constexpr OptionSpec kTuneOptions[] = {
      .low = 1,
      .high = kMaxThreadsOption,
      .help = "Pins the compute threads, the calling one included; at most the usable cores."},
-    {.name = "--cache-policy",
-     .kind = OptionKind::kChoice,
-     .value_name = "NAME",
-     .default_text = "lrfu",
-     .choices = "lru|lrfu",
-     .help = "Which expert leaves the slots: the least recently used one, or the least of recency and frequency."},
-    {.name = "--look-ahead",
-     .kind = OptionKind::kInteger,
-     .value_name = "N",
-     .low = 0,
-     .high = kMaxPrefetchesOption,
-     .help = "Copies up to N experts ahead of need in every layer, as the next layer's router or, with synthetic "
-             "weights, the trace predicts; 0, which is the default: none. Only with offload and hybrid."},
+    kCachePolicy,
+    kLookAhead,
     {.name = "--link-slowdown",
      .kind = OptionKind::kInteger,
      .value_name = "K",
@@ -252,19 +259,8 @@ constexpr OptionSpec kProbeOptions[] = {
      .low = kMinMemoryLimitBytes,
      .high = kMaxMemoryLimitBytes,
      .help = "Device memory to use at most."},
-    {.name = "--cache-policy",
-     .kind = OptionKind::kChoice,
-     .value_name = "NAME",
-     .default_text = "lrfu",
-     .choices = "lru|lrfu",
-     .help = "Which expert leaves the slots: the least recently used one, or the least of recency and frequency."},
-    {.name = "--look-ahead",
-     .kind = OptionKind::kInteger,
-     .value_name = "N",
-     .low = 0,
-     .high = kMaxPrefetchesOption,
-     .help = "Copies up to N experts ahead of need in every layer, as the next layer's router or, with synthetic "
-             "weights, the trace predicts; 0, which is the default: none. Only with offload and hybrid."},
+    kCachePolicy,
+    kLookAhead,
     {.name = "--link-slowdown",
      .kind = OptionKind::kInteger,
      .value_name = "K",

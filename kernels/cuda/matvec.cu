@@ -126,7 +126,7 @@ __global__ __launch_bounds__(kWarp* kSplit) void matvec_split_kernel(const __gri
     const uint32_t* x[kTokens];
     point_at_tokens(work, token, tokens, x);
     SharedWalk<1, kTokens, kSplit> walk(memory + kSplit * kRingBytes, warp);
-    walk.template run<kFormat>(ring, product.shape, place, x, [](const std::byte*, int) {});
+    walk.template run<kFormat>(ring, product.shape, place, x);
     walk.for_sums([&](int j, int t, const float(&sums)[1]) {
       const float sum = f32::tree_sum(sums[0]);
       if (t < tokens && place.lane == 0) {

@@ -51,15 +51,16 @@ struct PackArgs {
 };
 void pack_activations(const PackArgs& args, StreamHandle stream);
 
-// Products of one input with up to three matrices of the same cols, in one launch. With x the kernel packs its input
-// itself, normalised when there is norm_w, and the bits are those of rmsnorm_pack or pack_activations before it.
+// Products of one input with up to three matrices of the same cols, one launch for each format among them. With x it is
+// first packed into `scratch`, normalised when there is norm_w, by rmsnorm_pack or pack_activations: a launch of its
+// own, beside which the weights are already on their way.
 struct MatvecInput {                // words, or x
   const uint32_t* words = nullptr;  // (tokens) packed rows of cols
   const float* x = nullptr;         // (tokens) fp32 rows, x_stride apart
   int64_t x_stride = 0;
   const float* norm_w = nullptr;  // (cols), with x: rmsnorm (kernels/ops/rows.h) before packing; null: none
   float norm_eps = 0;
-  uint32_t* scratch = nullptr;  // (tokens) packed rows, REQUIRED with x: written when packing is a launch of its own
+  uint32_t* scratch = nullptr;  // (tokens) packed rows, REQUIRED with x: overwritten
 };
 struct MatvecOutput {
   PackedMatrix w;               // data on the device
@@ -179,8 +180,9 @@ struct RouterArgs {
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 
 // Experts of one layer. An item is one expert's weights and the pairs (token * top_k + slot) that go through it.
-// `copy_to`: `blob` is in mapped host memory; the kernels read each of its bytes once over the link, use it, and store
-// it at copy_to, gate_up the gate and up matrices, down the rest up to layout.bytes. With no pairs it is only copied.
+// `copy_to`: `blob` is in mapped host memory; the kernels read it over the link, its matrices once, store it at copy_to
+// and compute from there: gate_up the gate and up matrices, down the rest up to layout.bytes. With no pairs it is only
+// copied.
 struct ExpertItem {
   const std::byte* blob = nullptr;
   std::byte* copy_to = nullptr;  // layout.bytes of device memory, or null
@@ -202,10 +204,12 @@ struct ExpertArgs {
   int64_t out_stride = 0;
 };
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
+// REQUIRES that the launch right before it on the stream is expert_gate_up with the same items: it reads them, and
+// copies its part of those with copy_to, before it waits for that launch.
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
 // expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through
-// one of the items. `out` of the ExpertArgs is REQUIRED: the rows of pairs pass through it when a step has many.
+// one of the items. `out` of the ExpertArgs is REQUIRED: the rows of pairs pass through it.
 struct ExpertMerge {
   const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
   const float* weights = nullptr;  // (tokens, top_k)

@@ -4,9 +4,6 @@
 // 27 KB for each of 132 multiprocessors. Registers hold one or two blocks of a tile; a ring holds eight, and a warp
 // waits for the oldest only, with no barrier of the block. The ring may be started before the kernel before this one
 // has ended (weights that no step writes), so that a matrix streams in while its input is still being made.
-//
-// A fetched expert is read over the link into the ring and stored to its slot from there: once over the link, in pieces
-// of 16 bytes.
 #pragma once
 
 #include <type_traits>
@@ -87,26 +84,6 @@ class TileRing {
     __syncwarp();
     fill(stage_);
     stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
-  }
-
-  // What this thread brought into `stage` of `block`, to the tiles `to` of a copy of the matrices.
-  __device__ __forceinline__ void store(const std::byte* stage, int block, const Tile (&to)[kMatrices]) const {
-    const int lanes = shape_.lanes_of(block);
-#pragma unroll
-    for (int m = 0; m < kMatrices; ++m) {
-      const std::byte* from = stage + m * Shape::kMatrixBytes;
-      std::byte* codes = const_cast<std::byte*>(to[m].codes) + block * Shape::kCodeBytes;
-      for (int i = place_.thread; i < Format::kWords * lanes; i += kWarp) {
-        reinterpret_cast<uint4*>(codes)[i] = reinterpret_cast<const uint4*>(from)[i];
-      }
-      if constexpr (Format::kHasScales) {
-        if (place_.half == m % 2 && place_.lane < lanes) {
-          *reinterpret_cast<uint32_t*>(const_cast<std::byte*>(to[m].scales) +
-                                       Format::scale_offset(block, place_.lane)) =
-              reinterpret_cast<const uint32_t*>(from + Shape::kCodeBytes)[place_.lane];
-        }
-      }
-    }
   }
 
  private:
@@ -260,10 +237,10 @@ struct SharedWalk {
     return cells + ((of_warp * kMatrices + m) * kRow + j * (kTokens + 1) + t) * kWarp + thread;
   }
 
-  // also(stage, block): what else is done with a block while it is in the ring. Ends with a barrier.
-  template <FormatId kFormat, class Ring, class Also>
+  // Ends with a barrier.
+  template <FormatId kFormat, class Ring>
   __device__ __forceinline__ void run(Ring& ring, const TileShape& shape, const Place& place,
-                                      const uint32_t* const (&x)[kTokens], Also&& also) {
+                                      const uint32_t* const (&x)[kTokens]) {
     for (int round = 0; round < shape.blocks; round += kWarps) {
       const int block = round + warp;
       if (block < shape.blocks) {
@@ -273,7 +250,6 @@ struct SharedWalk {
                                                *cell(warp, m, j, t, place.thread) = p;
                                                if (t == 0) *cell(warp, m, j, kTokens, place.thread) = scale;
                                              });
-          also(stage, block);
         });
       }
       __syncthreads();

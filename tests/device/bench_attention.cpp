@@ -14,32 +14,15 @@ namespace {
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;
 constexpr int64_t kMaxLayers = 256;  // launches in a graph
-constexpr int kRuns = 9;
+constexpr int kRuns = 8;
 constexpr int kHeads = 32, kKvHeads = 4;
 constexpr int64_t kDim = 128;
-
-double replay_seconds(Context& context, const std::function<void()>& record) {
-  cuda::GraphCapture capture(context.stream.handle());
-  record();
-  const cuda::Graph graph = capture.end();
-  std::vector<double> seconds;
-  for (int run = 0; run < kRuns; ++run) {
-    cuda::Event begin(true), end(true);
-    begin.record(context.stream.handle());
-    graph.launch(context.stream.handle());
-    end.record(context.stream.handle());
-    end.synchronize();
-    if (run > 0) seconds.push_back(end.seconds_since(begin));
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-  return seconds[seconds.size() / 2];
-}
 
 double copy_rate(Context& context) {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const cuda::DeviceBuffer from(kBytes), to(kBytes);
-  const double seconds =
-      replay_seconds(context, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, context.stream.handle()); });
+  const double seconds = replay_seconds(
+      context, kRuns, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, context.stream.handle()); });
   return 2.0 * static_cast<double>(kBytes) / seconds;
 }
 
@@ -69,7 +52,7 @@ void bench_decode(Context& context, int64_t length, int64_t tokens, double copy)
   args.scale = 0.1f;
   args.out = out.as<float>(), args.out_stride = kHeads * kDim;
   args.scratch = scratch.data();
-  const double all = replay_seconds(context, [&] {
+  const double all = replay_seconds(context, kRuns, [&] {
     for (int64_t layer = 0; layer < layers; ++layer) {
       prepare.kv = {reinterpret_cast<bf16*>(cache.data() + layer * layer_bytes), length};
       cuda::attention_decode(args, context.stream.handle());

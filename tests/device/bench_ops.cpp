@@ -17,25 +17,7 @@ namespace ft::device_test {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{384} << 20;  // > 2 x 60 MB of L2, and enough launches to be a steady rate
-constexpr int kRuns = 7;
-
-// Median seconds of one replay of what `record` puts on the stream.
-double replay_seconds(Context& context, const std::function<void()>& record) {
-  cuda::GraphCapture capture(context.stream.handle());
-  record();
-  const cuda::Graph graph = capture.end();
-  std::vector<double> seconds;
-  for (int run = 0; run < kRuns; ++run) {
-    cuda::Event begin(true), end(true);
-    begin.record(context.stream.handle());
-    graph.launch(context.stream.handle());
-    end.record(context.stream.handle());
-    end.synchronize();
-    if (run > 0) seconds.push_back(end.seconds_since(begin));
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-  return seconds[seconds.size() / 2];
-}
+constexpr int kRuns = 6;
 
 double rate(int64_t bytes, double seconds) { return static_cast<double>(bytes) / seconds * 1e-9; }
 
@@ -44,9 +26,10 @@ double bench_ceilings(Context& context) {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const cuda::DeviceBuffer from(kBytes), to(kBytes), sink(16);
   const auto stream = context.stream.handle();
-  const double copy = replay_seconds(context, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, stream); });
+  const double copy =
+      replay_seconds(context, kRuns, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, stream); });
   const double read =
-      replay_seconds(context, [&] { cuda::read_memory(from.data(), kBytes, sink.as<uint32_t>(), stream); });
+      replay_seconds(context, kRuns, [&] { cuda::read_memory(from.data(), kBytes, sink.as<uint32_t>(), stream); });
   std::printf("read 1 GiB: %.0f GB/s; copy 1 GiB, read and written: %.0f GB/s\n", rate(kBytes, read),
               2 * rate(kBytes, copy));
   return rate(kBytes, read);
@@ -126,7 +109,7 @@ struct ExpertBench {
     return result;
   }
   double seconds(Context& context, bool gate_up, Down down) {
-    const double all = replay_seconds(context, [&] {
+    const double all = replay_seconds(context, kRuns, [&] {
       for (int64_t set = 0; set < sets; ++set) {
         args.items = items.data() + set * count;
         if (gate_up) cuda::expert_gate_up(args, context.stream.handle());
@@ -210,7 +193,7 @@ void bench_fetches(Context& context) {
         cuda::GatherArgs gather;
         gather.blob_bytes = bytes;
         gather.work.copy_counts = counts.data();
-        const double gathered = replay_seconds(context, [&] {
+        const double gathered = replay_seconds(context, kRuns, [&] {
           for (int64_t set = 0; set < bench.sets; ++set) {
             gather.work.copy_source = sources.data() + set * fetched;
             gather.work.copy_target = targets.data() + set * fetched;
@@ -249,7 +232,7 @@ double matvec_seconds(Context& context, const PackedLayout& layout, int64_t toke
   }
   // At most 512 launches: a small matrix would make a graph of thousands.
   const int64_t launches = std::min<int64_t>(copies, 512);
-  const double seconds = replay_seconds(context, [&] {
+  const double seconds = replay_seconds(context, kRuns, [&] {
     for (int64_t i = 0; i < launches; ++i) {
       args.outputs[0] = {
           {layout, matrices.data() + i * layout.bytes, 1.0f}, nullptr, y.as<float>(), layout.rows, false};

@@ -1,5 +1,6 @@
 #include "tests/device/harness.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -185,6 +186,23 @@ int run_tests(int argc, char** argv, std::span<const TestList> tests, void (*ben
 } catch (const std::exception& error) {
   std::printf("failed: %s\n", error.what());
   return 1;
+}
+
+double replay_seconds(Context& context, int runs, const std::function<void()>& record) {
+  cuda::GraphCapture capture(context.stream.handle());
+  record();
+  const cuda::Graph graph = capture.end();
+  std::vector<double> seconds;
+  for (int run = 0; run <= runs; ++run) {
+    cuda::Event begin(true), end(true);
+    begin.record(context.stream.handle());
+    graph.launch(context.stream.handle());
+    end.record(context.stream.handle());
+    end.synchronize();
+    if (run > 0) seconds.push_back(end.seconds_since(begin));
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  return seconds[seconds.size() / 2];
 }
 
 }  // namespace ft::device_test

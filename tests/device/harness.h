@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -156,5 +157,8 @@ void check_same(Context& context, const std::string& group, const std::string& w
   if (text.empty() && !got.intact()) text = "wrote outside the array";
   context.report.check(group, text.empty() ? text : what + ": " + text);
 }
+
+// Median seconds of a replay of what `record` puts on the context's stream, of `runs` after the first.
+double replay_seconds(Context& context, int runs, const std::function<void()>& record);
 
 }  // namespace ft::device_test
