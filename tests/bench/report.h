@@ -13,10 +13,13 @@
 
 namespace ft::bench {
 
-inline constexpr std::string_view kReportVersion = "1.0.0";
+inline constexpr std::string_view kReportVersion = "1.1.0";
 
-enum class Verdict : uint8_t { kMet, kMissed, kNotRun, kNoGoal };
-std::string_view verdict_name(Verdict verdict);  // "met", "missed", "not run", "no goal"
+// A run that is faster than kLeastRatio of its bound proves the bound wrong, not the run good: the curves that it is
+// made from were measured while the machine was busier.
+inline constexpr double kLeastRatio = 0.95;
+enum class Verdict : uint8_t { kMet, kMissed, kDoubtful, kNotRun, kNoGoal };
+std::string_view verdict_name(Verdict verdict);  // "met", "missed", "doubtful", "not run", "no goal"
 
 // One question with its answer. A goal is a bound on `measured`, from above or from below.
 struct Line {
@@ -63,7 +66,7 @@ class Report {
   int count(Verdict verdict) const;
   bool failed() const { return failed_; }
   void fail(const std::string& what);  // something that must not happen: the exit code
-  // "N goals met, M missed, K not run", after the list of what was missed.
+  // "N goals met, M missed, D doubtful, K not run", after the list of what was missed or is doubtful.
   void summary();
   std::string json() const;
 

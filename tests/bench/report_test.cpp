@@ -61,8 +61,26 @@ TEST_CASE("a cell is one row of the table and one goal; the summary counts and l
   CHECK(lines[2].find("1.100 pass") != std::string::npos);
   lines.clear();
   report.summary();
-  CHECK(lines.back() == "1 goals met, 1 missed, 0 not run");
+  CHECK(lines.back() == "1 goals met, 1 missed, 0 doubtful, 0 not run");
   CHECK(lines[lines.size() - 2].find("G 25% p offload") != std::string::npos);
+  check_schema(report);
+}
+
+TEST_CASE("a run faster than its bound is no success: the bound is in doubt") {
+  std::vector<std::string> lines;
+  Report report([&](std::string_view line) { lines.emplace_back(line); });
+  Cell cell;
+  cell.strategy = "hybrid";
+  cell.bound_seconds = 1;
+  for (const double seconds : {kLeastRatio, kLeastRatio - 1e-6, 1.15, 1.15 + 1e-6}) {
+    cell.step_seconds = seconds;
+    report.cell("cells", cell, 1.15);
+  }
+  CHECK(report.count(Verdict::kMet) == 2);
+  CHECK(report.count(Verdict::kDoubtful) == 1);
+  CHECK(report.count(Verdict::kMissed) == 1);
+  CHECK(lines[2].find("DOUBTFUL") != std::string::npos);
+  CHECK(lines[2].find("busier machine") != std::string::npos);
   check_schema(report);
 }
 
