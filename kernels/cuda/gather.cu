@@ -61,7 +61,7 @@ class Copier {
     for (const LinkKind kind : {kPrefetch, kPromotion}) {
       Copy copy;
       Place& place = places_[kind];
-      if (!place.find(args_.queue.copies[kind], load(kQueued + kind), copy)) continue;
+      if (!place.find(args_.queue.copies[kind], load(queued_word(kind)), copy)) continue;
       copy_unit(copy, place.unit, args_.repeat);
       place.unit += gridDim.x * kWarps;
       return true;
