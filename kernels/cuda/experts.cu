@@ -1,10 +1,10 @@
 // Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
 // memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave.
 //
-// Items come hits first, then fetches, and blocks take them from the end, so that the link starts at once and the hits
-// are computed while blocks of fetched items wait for it. A block of a fetched item copies its tiles to the slot, once
-// over the link in pieces of 16 bytes, and computes from there.
+// The first blocks of a gate_up launch that fetches copy blobs into slots; then come the items, hits first. Blocks of
+// an item that is on its way wait for its part of the blob.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
@@ -16,6 +16,8 @@ namespace {
 constexpr int kTilesPerBlock = 2;
 constexpr int kThreads = kTilesPerBlock * kWarp;
 constexpr int kMergeThreads = 256;
+// Of a launch that fetches: 1 MiB under way, one block a multiprocessor.
+constexpr int kFetchBlocks = 128;
 
 enum class Part { kGateUp, kDown };
 template <Part kPart>
@@ -26,7 +28,6 @@ struct ExpertWork {
   int64_t up_offset = 0;
   int64_t down_offset = 0;
   int64_t trailer_offset = 0;
-  int64_t bytes = 0;
   const ExpertItem* items = nullptr;
   const int32_t* item_begin = nullptr;
   const int32_t* item_end = nullptr;
@@ -38,6 +39,9 @@ struct ExpertWork {
   int64_t activated_words = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
+  Arrivals arrivals;
+  Fetch fetch;
+  int fetch_rows = 0;  // of the grid: blocks that fetch
 };
 
 // Items are read past L1, which could hold what was there before: the kernel that wrote them has ended, but down reads
@@ -45,11 +49,11 @@ struct ExpertWork {
 __device__ __forceinline__ ExpertItem load_item(const ExpertItem* item) {
   static_assert(sizeof(ExpertItem) == 24);
   const auto* parts = reinterpret_cast<const unsigned long long*>(item);
-  const unsigned long long blob = __ldcg(parts), copy_to = __ldcg(parts + 1), pairs = __ldcg(parts + 2);
+  const unsigned long long blob = __ldcg(parts), pairs = __ldcg(parts + 1), arrival = __ldcg(parts + 2);
   return {.blob = reinterpret_cast<const std::byte*>(blob),
-          .copy_to = reinterpret_cast<std::byte*>(copy_to),
           .pair_begin = static_cast<int32_t>(pairs),
-          .pair_count = static_cast<int32_t>(pairs >> 32)};
+          .pair_count = static_cast<int32_t>(pairs >> 32),
+          .arrival = static_cast<int32_t>(arrival)};
 }
 
 __device__ __forceinline__ ExpertTrailer trailer_of(const ExpertWork& work, const std::byte* blob) {
@@ -66,110 +70,6 @@ __device__ __forceinline__ void tiles_of(const ExpertWork& work, const std::byte
     tiles[1] = tile_of(work.shape, blob + work.up_offset, tile);
   } else {
     tiles[0] = tile_of(work.shape, blob + work.down_offset, tile);
-  }
-}
-
-// Of a fetched blob, in mapped host memory. The bank does not change during a step, so the read-only path is allowed;
-// nothing is read twice, so L1 keeps none of it.
-__device__ __forceinline__ uint4 load_fetched(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-__device__ __forceinline__ uint32_t load_fetched(const uint32_t* from) {
-  uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(from));
-  return v;
-}
-
-// What a block copies: at most four ranges of the blob, as one line of pieces, so that sixteen of a thread are under
-// way at once, 16 KiB of a block: the link needs some 500 KB in flight, and the first blocks of one expert are a
-// hundred.
-template <class Piece>
-struct Ranges {
-  static constexpr int kMost = 4, kAhead = 16;
-  int64_t begin[kMost];
-  int pieces[kMost];
-  __device__ __forceinline__ int64_t offset_of(int piece) const {
-    int64_t offset = begin[0];
-#pragma unroll
-    for (int r = 0; r + 1 < kMost; ++r) {
-      if (piece < pieces[r]) break;
-      piece -= pieces[r];
-      offset = begin[r + 1];
-    }
-    return offset + int64_t{piece} * static_cast<int64_t>(sizeof(Piece));
-  }
-  __device__ __forceinline__ void copy(const ExpertItem& item, int thread) const {
-    int total = 0;
-#pragma unroll
-    for (int r = 0; r < kMost; ++r) total += pieces[r];
-    for (int first = thread; first < total; first += kAhead * kThreads) {
-      Piece piece[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = first + i * kThreads;
-        if (at < total) piece[i] = load_fetched(reinterpret_cast<const Piece*>(item.blob + offset_of(at)));
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int at = first + i * kThreads;
-        if (at < total) *reinterpret_cast<Piece*>(item.copy_to + offset_of(at)) = piece[i];
-      }
-    }
-  }
-};
-
-// Bounds of the two ranges of a matrix at `offset` that tiles [tile, tile + tiles) are: codes and scales; with its last
-// tile also what lies between codes and scales, and between them and `end`.
-__device__ __forceinline__ void bounds_of(const TileShape& shape, int64_t offset, int64_t end, int tile, int tiles,
-                                          int64_t (&bounds)[4]) {
-  const bool last = tile + tiles == shape.row_tiles;
-  const int64_t scales = offset + shape.scales_offset;
-  bounds[0] = offset + tile * shape.code_bytes_per_tile;
-  bounds[1] = last ? scales : bounds[0] + tiles * shape.code_bytes_per_tile;
-  bounds[2] = scales + tile * shape.scale_bytes_per_tile;
-  bounds[3] = last ? end : bounds[2] + tiles * shape.scale_bytes_per_tile;
-}
-
-template <class Piece, Part kPart>
-__device__ __forceinline__ void copy_bounds(const ExpertItem& item, const int64_t (&bounds)[kMatrices<kPart>][4],
-                                            int thread) {
-  Ranges<Piece> ranges{};
-#pragma unroll
-  for (int m = 0; m < kMatrices<kPart>; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      ranges.begin[2 * m + r] = bounds[m][2 * r];
-      ranges.pieces[2 * m + r] =
-          static_cast<int>((bounds[m][2 * r + 1] - bounds[m][2 * r]) / static_cast<int64_t>(sizeof(Piece)));
-    }
-  }
-  ranges.copy(item, thread);
-}
-
-template <Part kPart>
-__device__ __forceinline__ void copy_part(const ExpertWork& work, const ExpertItem& item, int tile, int thread) {
-  const int tiles = min(static_cast<int>(work.shape.row_tiles) - tile, kTilesPerBlock);
-  int64_t bounds[kMatrices<kPart>][4];
-  if constexpr (kPart == Part::kGateUp) {
-    bounds_of(work.shape, 0, work.up_offset, tile, tiles, bounds[0]);
-    bounds_of(work.shape, work.up_offset, work.down_offset, tile, tiles, bounds[1]);
-  } else {
-    bounds_of(work.shape, work.down_offset, work.bytes, tile, tiles, bounds[0]);
-  }
-  int64_t all = 0;
-#pragma unroll
-  for (const auto& of_matrix : bounds) {
-#pragma unroll
-    for (const int64_t bound : of_matrix) all |= bound;
-  }
-  if (all % 16 == 0) {
-    copy_bounds<uint4, kPart>(item, bounds, thread);
-  } else {
-    copy_bounds<uint32_t, kPart>(item, bounds, thread);
   }
 }
 
@@ -209,31 +109,34 @@ __device__ __forceinline__ void write_down(const ExpertWork& work, const ExpertT
 }
 
 // Gate and up let the kernel after them start once they have waited: then the one before has ended, and what that one
-// wrote (the items) may be read by the one after without a wait of its own. Down does so: it copies its part of fetched
-// items while the last blocks of gate and up still run.
+// wrote (the items) may be read by the one after without a wait of its own.
 template <FormatId kFormat, Part kPart, int kMost>
 __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ ExpertWork work) {
   constexpr bool kGateUp = kPart == Part::kGateUp;
   constexpr int kCount = kMatrices<kPart>;
   if (kGateUp) wait_for_previous();
   let_next_start();
-  const int index = __ldcg(work.item_end) - 1 - static_cast<int>(blockIdx.y);
-  if (index < __ldcg(work.item_begin)) {
+  if (kGateUp && static_cast<int>(blockIdx.y) < work.fetch_rows) {
+    const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+    if (block < kFetchBlocks)
+      fetch_by_warp(work.fetch, block * kTilesPerBlock + threadIdx.y, kFetchBlocks * kTilesPerBlock);
+    return;
+  }
+  const int index = __ldcg(work.item_begin) + static_cast<int>(blockIdx.y) - work.fetch_rows;
+  if (index >= __ldcg(work.item_end)) {
     if (!kGateUp) wait_for_previous();
     return;
   }
   const ExpertItem item = load_item(work.items + index);
-  const ExpertTrailer trailer = trailer_of(work, item.blob);
   const std::byte* blob = item.blob;
-  const int first_tile = static_cast<int>(blockIdx.x) * kTilesPerBlock;
-  const int tile = first_tile + static_cast<int>(threadIdx.y);
-  if (item.copy_to != nullptr) {
-    copy_part<kPart>(work, item, first_tile, static_cast<int>(threadIdx.y * kWarp + threadIdx.x));
-    __syncthreads();  // makes the block's stores visible to its threads
-    blob = item.copy_to;
+  const int tile = static_cast<int>(blockIdx.x) * kTilesPerBlock + static_cast<int>(threadIdx.y);
+  if (item.arrival >= 0) {
+    if (threadIdx.x + threadIdx.y == 0) wait_for_arrival(work.arrivals, item.arrival, kGateUp ? 0 : 1);
+    __syncthreads();
   }
   if (!kGateUp) wait_for_previous();
   asm volatile("" : "+l"(blob)::"memory");  // no load of weights is moved before this
+  const ExpertTrailer trailer = trailer_of(work, blob);
   if (tile >= work.shape.row_tiles) return;
   const Place place(threadIdx.x);
   Tile tiles[kCount];
@@ -290,19 +193,21 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const __grid_const
 template <FormatId kFormat, Part kPart, int kMost>
 void launch_items(const ExpertWork& work, int max_items, StreamHandle stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)),
-                  static_cast<unsigned>(max_items));
+                  static_cast<unsigned>(max_items + work.fetch_rows));
   launch(item_kernel<kFormat, kPart, kMost>, grid, dim3(kWarp, kTilesPerBlock), 0, stream, work);
 }
 
 template <Part kPart>
 void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint32_t* x, StreamHandle stream) {
   if (args.max_items == 0) return;
-  FT_CHECK(args.max_items <= kMaxGridY);
-  const ExpertWork work{.shape = tile_shape(matrix),
+  const TileShape shape = tile_shape(matrix);
+  const bool fetches = kPart == Part::kGateUp && args.fetch.here;
+  const int64_t fetch_rows = fetches ? ceil_div(kFetchBlocks, ceil_div(shape.row_tiles, kTilesPerBlock)) : 0;
+  FT_CHECK(args.max_items + fetch_rows <= kMaxGridY);
+  const ExpertWork work{.shape = shape,
                         .up_offset = args.layout.up_offset,
                         .down_offset = args.layout.down_offset,
                         .trailer_offset = args.layout.trailer_offset,
-                        .bytes = args.layout.bytes,
                         .items = args.items,
                         .item_begin = args.item_begin,
                         .item_end = args.item_end,
@@ -313,7 +218,10 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
                         .activated = args.activated,
                         .activated_words = activation_words(args.layout.intermediate),
                         .out = args.out,
-                        .out_stride = args.out_stride};
+                        .out_stride = args.out_stride,
+                        .arrivals = args.arrivals,
+                        .fetch = args.fetch,
+                        .fetch_rows = static_cast<int>(fetch_rows)};
   with_format(matrix.format, [&]<FormatId kFormat>() {
     if (args.max_item_pairs == 1) {
       launch_items<kFormat, kPart, 1>(work, args.max_items, stream);
