@@ -11,6 +11,7 @@
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/plan.cuh"
+#include "kernels/cuda/route_token.cuh"
 
 namespace ft::cuda {
 namespace {
@@ -344,8 +345,9 @@ void route(const RouteArgs& args, StreamHandle stream) {
 
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
   const int most_distinct = check_plan(plan);
-  const Route r = route_of(args);
   FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
+  if (route_token(args, plan, most_distinct, stream)) return;
+  const Route r = route_of(args);
   const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
                      r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
   const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;

@@ -1,0 +1,345 @@
+// Norm, router product, choice of experts and plan of one token in one cluster of blocks.
+//
+// Every block norms and packs the row for itself and computes the logits of its rows, its warps each taking blocks of k
+// of a row tile. The logits go straight into the first block's shared memory, where one warp makes the probabilities,
+// takes the largest and, when all of them are in slots, writes the plan: between the norm and the plan's stores there
+// is no trip to memory and back. What the first block needs of the slot table is read while the row is normed, the
+// weights before the wait for the kernel before.
+#include <algorithm>
+
+#include "kernels/cuda/cluster_send.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/packed_tile.cuh"
+#include "kernels/cuda/plan.cuh"
+#include "kernels/cuda/plan_hits.cuh"
+#include "kernels/cuda/route_token.cuh"
+
+namespace ft::cuda {
+namespace {
+
+constexpr unsigned kBlocks = 16;              // more than the eight that every device with clusters has: asked for
+constexpr int kWords = 8;                     // of a lane in a block of k: 16 weights
+constexpr int kBlockWords = kWords * kLanes;  // of a packed row in a block of k
+constexpr int kRowsOfThread = kRowsPerTile / 2;
+constexpr int kPerLane = 4;  // experts that a lane ranks
+constexpr int kMaxExperts = kPerLane * kWarp;
+constexpr int kMaxChoices = 16;
+using Row = NormRow<kPlanThreads, 4>;
+
+struct TokenRoute {
+  const float* x = nullptr;
+  const float* norm_w = nullptr;
+  float norm_eps = 0;
+  int cols = 0;
+  const uint32_t* codes = nullptr;
+  int blocks = 0, last_lanes = 0;
+  int rows = 0, row_tiles = 0, tiles_per_block = 0;
+  float global = 0;
+  int64_t words_per_tile = 0;
+  uint32_t* words = nullptr;
+  float* logits = nullptr;
+  RouterArgs top;
+};
+
+// Dynamic shared memory: the packed row, the norm's stage, the sums of k's blocks; then the plan's lists.
+__host__ __device__ int row_bytes(const TokenRoute& r) { return r.blocks * kBlockWords * 4; }
+int64_t shared_bytes_of(const TokenRoute& r, const PlanArgs& plan, int most_distinct) {
+  const int64_t sums = int64_t{r.tiles_per_block} * kRowsPerTile * r.blocks * kLanes * 4;
+  return std::max<int64_t>(row_bytes(r) + Row::kStageFloats * 4 + sums, PlanLists::bytes(plan, most_distinct));
+}
+
+#if __CUDA_ARCH__ >= 900
+
+struct WeightWords {
+  uint32_t w[kRowsOfThread][kWords];
+};
+
+// Thread `thread` of a warp is lane thread % 16 of rows thread / 16 and thread / 16 + 2 of the tile.
+__device__ __forceinline__ void load_weights(const TokenRoute& r, int tile, int block, WeightWords& words) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
+  const int lanes = block == r.blocks - 1 ? r.last_lanes : kLanes;
+  const uint32_t* at = r.codes + tile * r.words_per_tile + static_cast<int64_t>(block) * kBlockWords * kRowsPerTile;
+  const bool there = tile < r.row_tiles && lane < lanes;
+#pragma unroll
+  for (int h = 0; h < kWords; ++h) {
+#pragma unroll
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      words.w[j][h] = there ? __ldg(at + (h * kRowsPerTile + 2 * j + half) * lanes + lane) : 0u;
+    }
+  }
+}
+
+// sums[(row * blocks + block) * 16 + lane]: the lane's sum over its 16 k.
+__device__ __forceinline__ void block_sums(const TokenRoute& r, const WeightWords& words, int own_tile, int block,
+                                           const uint32_t* x, float* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
+  const uint32_t* pairs = x + block * kBlockWords + lane;
+  float p[kRowsOfThread] = {};
+#pragma unroll
+  for (int h = 0; h < kWords; ++h) {
+    const uint32_t pair = pairs[h * kLanes];
+#pragma unroll
+    for (int j = 0; j < kRowsOfThread; ++j) {
+      p[j] = f32::fma(high_bf16(words.w[j][h]), high_bf16(pair), p[j]);
+      p[j] = f32::fma(low_bf16(words.w[j][h]), low_bf16(pair), p[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kRowsOfThread; ++j) {
+    sums[((own_tile * kRowsPerTile + 2 * j + half) * r.blocks + block) * kLanes + lane] = p[j];
+  }
+}
+
+// The block's logits, to memory and to the first block: a half warp is a row.
+__device__ __forceinline__ void send_logits(const TokenRoute& r, const float* sums, uint32_t logits, uint32_t barrier) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, rows = r.tiles_per_block * kRowsPerTile;
+  for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < rows; first += kPlanWarps * 2) {
+    const int own = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
+    float acc = 0.0f;
+#pragma unroll 8
+    for (int block = 0; block < r.blocks; ++block) {
+      acc = f32::fma(sums[(own * r.blocks + block) * kLanes + lane], 1.0f, acc);
+    }
+    const float logit = f32::mul(f32::tree_sum(acc), r.global);
+    const int row = static_cast<int>(blockIdx.x) * rows + own;
+    if (lane != 0 || row >= r.rows) continue;
+    send(logits + row * 4, logit, barrier);
+    r.logits[row] = logit;
+  }
+}
+
+struct Chosen {  // of slot s, in lane s < k
+  int32_t id;
+  float weight;
+};
+
+// A lane's keys and experts, largest key first; ties keep the order.
+__device__ __forceinline__ void sort_own(uint32_t (&key)[kPerLane], int32_t (&expert)[kPerLane]) {
+#pragma unroll
+  for (int pass = kPerLane - 1; pass > 0; --pass) {
+#pragma unroll
+    for (int i = 0; i < pass; ++i) {
+      const bool swap = key[i + 1] > key[i];
+      const uint32_t low = swap ? key[i] : key[i + 1];
+      const int32_t low_expert = swap ? expert[i] : expert[i + 1];
+      key[i] = swap ? key[i + 1] : key[i];
+      expert[i] = swap ? expert[i + 1] : expert[i];
+      key[i + 1] = low;
+      expert[i + 1] = low_expert;
+    }
+  }
+}
+
+// router_top_k (kernels/ops/rows.h) by one warp: expert lane + 32 j is the lane's j-th.
+__device__ __forceinline__ Chosen choose(const float* logits, int experts, int k, bool renormalize) {
+  const int lane = static_cast<int>(threadIdx.x);
+  constexpr float kMinusInfinity = -__builtin_huge_valf();
+  float p[kPerLane], largest = kMinusInfinity;
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    p[j] = lane + j * kWarp < experts ? logits[lane + j * kWarp] : kMinusInfinity;
+    largest = f32::max(p[j], largest);
+  }
+  const uint32_t bits = __float_as_uint(largest);
+  const uint32_t ordered = __reduce_max_sync(kFullWarp, (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u);
+  largest = __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+  float lane_sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) p[j] = f32::exp(f32::sub(p[j], largest));
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {  // lane l < 16 adds experts l, l + 16, ...
+    const float upper = __shfl_down_sync(kFullWarp, p[j], kLanes);
+    if (lane + j * kWarp < experts) lane_sum = f32::add(lane_sum, p[j]);
+    if (lane + j * kWarp + kLanes < experts) lane_sum = f32::add(lane_sum, upper);
+  }
+  const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
+  const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
+  uint32_t key[kPerLane];          // the probabilities' bits + 1, which compare as the values do
+  int32_t expert[kPerLane];
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    expert[j] = lane + j * kWarp;
+    key[j] = expert[j] < experts ? (is_nan ? 1u : __float_as_uint(f32::div(p[j], sum)) + 1u) : 0u;
+  }
+  sort_own(key, expert);
+  Chosen chosen{0, 0.0f};
+  float all = 0.0f;
+  for (int s = 0; s < k; ++s) {
+    const uint32_t best = __reduce_max_sync(kFullWarp, key[0]);
+    const unsigned tied = __ballot_sync(kFullWarp, key[0] == best);
+    int winner = __ffs(static_cast<int>(tied)) - 1;
+    if ((tied & (tied - 1)) != 0) {
+      const auto candidate = static_cast<unsigned>(key[0] == best ? expert[0] : kMaxExperts);
+      winner = static_cast<int>(__reduce_min_sync(kFullWarp, candidate)) % kWarp;
+    }
+    const int32_t id = __shfl_sync(kFullWarp, expert[0], winner);
+    const float weight = is_nan ? sum : __uint_as_float(best - 1u);
+    all = f32::add(all, weight);
+    if (lane == s) chosen = {id, weight};
+    const bool own = lane == winner;
+#pragma unroll
+    for (int j = 0; j + 1 < kPerLane; ++j) {
+      key[j] = own ? key[j + 1] : key[j];
+      expert[j] = own ? expert[j + 1] : expert[j];
+    }
+    key[kPerLane - 1] = own ? 0u : key[kPerLane - 1];
+  }
+  if (renormalize) chosen.weight = f32::div(chosen.weight, all);
+  return chosen;
+}
+
+// The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
+// or null.
+__device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
+                                                 const float* logits, uint32_t barrier, const HitTable& hits,
+                                                 const int32_t* forced_id, int32_t* ids) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  wait_for_bytes(barrier);
+  const Chosen chosen = choose(logits, r.rows, r.top.k, r.top.renormalize);
+  const int32_t id = forced_id != nullptr ? *forced_id : chosen.id;
+  if (lane < r.top.k) {
+    ids[lane] = id;
+    r.top.ids[lane] = id;
+    r.top.weights[lane] = chosen.weight;
+    if (r.top.record != nullptr) r.top.record[lane] = id;
+  }
+  return place_hits(a, input, hits, id);
+}
+
+#endif
+
+__global__ void __launch_bounds__(kPlanThreads)
+    route_token_kernel(const __grid_constant__ TokenRoute r, const __grid_constant__ PlanArgs a, int most_distinct) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ uint4 memory[];
+  __shared__ PlanState state;
+  __shared__ float scale, logits[kMaxExperts];
+  __shared__ alignas(8) uint64_t barrier;
+  __shared__ uint64_t priority[kMaxExperts], prefetched[kMaxExperts];
+  __shared__ int32_t slot_of_expert[kMaxExperts], ids[kMaxChoices];
+  __shared__ bool placed;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
+  const bool leads = blockIdx.x == 0;
+  const auto own_barrier = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
+  if (leads && thread == 0) expect_bytes(own_barrier, static_cast<uint32_t>(r.rows) * 4);
+  arrive_at_cluster();
+  const int units = r.tiles_per_block * r.blocks, first_tile = static_cast<int>(blockIdx.x) * r.tiles_per_block;
+  WeightWords words{};
+  if (warp < units) load_weights(r, first_tile + warp / r.blocks, warp % r.blocks, words);
+  Row row;
+  row.load_weights(r.norm_w, r.cols);
+  let_next_start();
+  wait_for_cluster();
+  wait_for_previous();
+  PlanInput input;
+  bool forced = false;
+  int32_t forced_id = -1, slot = -1;
+  uint64_t used = 0;
+  if (leads) {
+    input = PlanInput(a);
+    if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
+    if (a.table.slots > 0 && thread < r.rows) {
+      slot = input.slot_of_expert[thread];
+      used = a.table.priority_of_key[a.layer * a.table.experts + thread];
+    }
+  }
+  auto* x = reinterpret_cast<uint32_t*>(memory);
+  auto* stage = reinterpret_cast<float*>(x + r.blocks * kBlockWords);
+  auto* sums = stage + Row::kStageFloats;
+  row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
+  const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
+  for (int unit = warp; unit < units; unit += kPlanWarps) {
+    if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, words);
+    block_sums(r, words, unit / r.blocks, unit % r.blocks, x, sums);
+  }
+  if (blockIdx.x == gridDim.x - 1) {
+    for (int i = thread; i < r.blocks * kBlockWords; i += kPlanThreads) r.words[i] = x[i];
+  }
+  if (leads && thread < r.rows) {
+    slot_of_expert[thread] = slot;
+    priority[thread] = used;
+    prefetched[thread] = brought;
+  }
+  __syncthreads();
+  send_logits(r, sums, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
+              address_in_block(own_barrier, 0));
+  if (!leads) return;
+  if (warp == 0) {
+    const bool done = choose_and_place(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched},
+                                       forced ? &forced_id : nullptr, ids);
+    if (thread == 0) placed = done;
+  }
+  __syncthreads();
+  if (placed) return;
+  input.ids = ids;
+  input.slot_of_expert = slot_of_expert;
+  plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
+#endif
+}
+
+// Dynamic shared memory that the kernel may have as a cluster of kBlocks; 0: the device cannot hold one.
+int64_t shared_bytes_allowed() {
+  static const int64_t bytes = []() -> int64_t {
+    if (!programmatic_launch()) return 0;
+    int device = 0, value = 0;
+    check(cudaGetDevice(&device), "cannot ask for the device in use");
+    check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "cannot ask for the device's shared memory");
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, route_token_kernel), "cannot read the attributes of a kernel");
+    const int64_t allowed = value - static_cast<int64_t>(attributes.sharedSizeBytes);
+    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+          "cannot ask for large clusters");
+    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(allowed)),
+          "cannot ask for shared memory");
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = kBlocks;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = kBlocks;
+    config.blockDim = kPlanThreads;
+    config.dynamicSmemBytes = static_cast<size_t>(allowed);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, route_token_kernel, &config), "cannot count clusters");
+    return clusters > 0 ? allowed : 0;
+  }();
+  return bytes;
+}
+
+}  // namespace
+
+bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
+  const PackedLayout& layout = args.router.layout;
+  const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
+  if (layout.format != FormatId::kBf16 || args.top.tokens != 1 || layout.rows > kMaxExperts ||
+      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
+    return false;
+  }
+  TokenRoute r;
+  r.x = args.x;
+  r.norm_w = args.norm_w;
+  r.norm_eps = args.norm_eps;
+  r.cols = static_cast<int>(layout.cols);
+  r.codes = reinterpret_cast<const uint32_t*>(args.router.data);
+  r.blocks = static_cast<int>(layout.blocks);
+  r.last_lanes = static_cast<int>(layout.last_lanes);
+  r.rows = static_cast<int>(layout.rows);
+  r.row_tiles = static_cast<int>(layout.row_tiles);
+  r.tiles_per_block = static_cast<int>(ceil_div(layout.row_tiles, kBlocks));
+  r.global = args.router.global;
+  r.words_per_tile = layout.code_bytes_per_tile / 4;
+  r.words = args.words;
+  r.logits = args.logits;
+  r.top = args.top;
+  const int64_t bytes = shared_bytes_of(r, plan, most_distinct);
+  if (bytes > shared_bytes_allowed()) return false;
+  launch_cluster(route_token_kernel, kBlocks, kPlanThreads, static_cast<size_t>(bytes), stream, r, plan, most_distinct);
+  return true;
+}
+
+}  // namespace ft::cuda

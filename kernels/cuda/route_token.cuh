@@ -1,0 +1,11 @@
+// route_and_plan of one token by a cluster (route_token.cu).
+#pragma once
+
+#include "kernels/cuda/moe.h"
+
+namespace ft::cuda {
+
+// False, and nothing is launched, where the device has no clusters of that size or the layer does not fit.
+bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream);
+
+}  // namespace ft::cuda
