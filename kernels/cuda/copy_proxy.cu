@@ -1,130 +1,54 @@
 #include <atomic>
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "kernels/cuda/copy_proxy.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/error.cuh"
 #include "kernels/cuda/number.cuh"
 
 namespace ft::cuda {
 namespace {
 
-constexpr int kPostThreads = 128;
-constexpr uint32_t kLists = 4;       // posts that the host has not read yet; a power of two
-constexpr uint32_t kNumbers = 64;    // flags under way when they are copies
 constexpr int kSpinsPerYield = 200;  // as in the CPU pool: an oversubscribed host goes on
 
-struct Copy {
-  const std::byte* source;
-  std::byte* target;
-  int64_t bytes;
+using StreamWrite32 = int (*)(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags);
+using StreamWrite64 = int (*)(cudaStream_t stream, unsigned long long address, uint64_t value, unsigned flags);
+
+struct Signals {  // pinned: what the counters are set to where it takes a copy
+  uint32_t all[kArrivalParts] = {kAllArrived, kAllArrived};
+  uint32_t none = 0;
 };
 
-// Pinned. The device writes posted, counts, the lists and failed; the host taken (a list that was read may be written
-// again) and broken.
-struct Mailbox {
-  alignas(128) uint32_t posted;
-  int32_t counts[kLists];
-  alignas(128) uint32_t taken;
-  alignas(128) uint32_t broken;
-  alignas(128) uint32_t failed;
-};
+unsigned long long address_of(const void* pointer) { return reinterpret_cast<unsigned long long>(pointer); }
 
-struct DeviceWords {           // device memory
-  alignas(128) uint32_t done;  // the last number whose copies have ended: written by the proxy's stream
-  alignas(128) uint32_t number;
-  uint32_t ticket[2];  // of the last post that had copies: fetches, promotions; 0: none yet
-};
-
-struct View {
-  Mailbox* box;
-  Copy* lists;  // [kLists][max_copies]
-  DeviceWords* words;
-  int max_copies;
-};
-
-// False: given up.
-template <class Reached>
-__device__ bool wait_until(Mailbox* box, uint64_t timeout_ns, Reached&& is_reached) {
-  constexpr int kPollsPerLook = 16;  // the flags of failure are across the link
-  const uint64_t begin = nanoseconds_now();
-  for (int polls = 0; !is_reached(); ++polls) {
-    if (polls % kPollsPerLook != 0) continue;
-    if (load_relaxed_system(&box->broken) != 0 || load_relaxed_system(&box->failed) != 0) return false;
-    if (nanoseconds_now() - begin > timeout_ns) {
-      store_release_system(&box->failed, 1);
-      return false;
-    }
-  }
-  return true;
+void check_write(int code) {
+  if (code != 0) throw_cuda(static_cast<cudaError_t>(code), "cannot write a word in stream order");
 }
-
-__global__ void __launch_bounds__(kPostThreads)
-    post_kernel(View view, const LayerWork work, bool promotions, int64_t blob_bytes, uint64_t timeout_ns) {
-  __shared__ bool may_write;
-  const int copies = work.copy_counts[promotions ? 1 : 0], first = promotions ? work.copy_counts[0] : 0;
-  uint32_t* ticket = &view.words->ticket[promotions ? 1 : 0];
-  const uint32_t number = next_number(view.words->number);
-  if (threadIdx.x == 0) {
-    may_write = copies > 0 && copies <= view.max_copies && wait_until(view.box, timeout_ns, [&] {
-                  return reached(load_acquire_system(&view.box->taken), number - kLists);
-                });
-  }
-  __syncthreads();
-  if (!may_write) return;
-  Copy* list = view.lists + static_cast<int64_t>(number % kLists) * view.max_copies;
-  for (int i = static_cast<int>(threadIdx.x); i < copies; i += kPostThreads) {
-    list[i] = {work.copy_source[first + i], work.copy_target[first + i], blob_bytes};
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  view.box->counts[number % kLists] = copies;
-  __threadfence_system();
-  store_release_system(&view.box->posted, number);
-  view.words->number = number;
-  *ticket = number;
-}
-
-__global__ void wait_for_copies_kernel(View view, bool promotions, uint64_t timeout_ns) {
-  const uint32_t wanted = view.words->ticket[promotions ? 1 : 0];
-  if (wanted == 0) return;
-  wait_until(view.box, timeout_ns, [&] { return reached(load_acquire_system(&view.words->done), wanted); });
-}
-
-struct FlagCopy {  // a four-byte copy as flag: its source stays as it is until the copy has ended
-  PinnedBuffer numbers{kNumbers * sizeof(uint32_t)};
-  std::vector<cudaEvent_t> copied;
-  FlagCopy() : copied(kNumbers) {
-    for (cudaEvent_t& event : copied) {
-      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cannot create a CUDA event");
-    }
-  }
-  ~FlagCopy() {
-    for (const cudaEvent_t event : copied) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-  }
-};
-
-using StreamWriteValue = int (*)(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags);
 
 }  // namespace
 
 struct CopyProxy::State {
   enum Activity : uint32_t { kAsleep, kAwake, kStopping };
 
-  explicit State(int max_copies)
-      : mailbox(sizeof(Mailbox)), lists(int64_t{kLists} * max_copies * sizeof(Copy)), words(sizeof(DeviceWords)) {
-    view = {mailbox.as_device<Mailbox>(), lists.as_device<Copy>(), words.as<DeviceWords>(), max_copies};
+  explicit State(int most)
+      : mailbox(sizeof(CopyMailbox)),
+        lists(int64_t{kCopyLists} * most * sizeof(Copy)),
+        signals(sizeof(Signals)),
+        number(2 * sizeof(uint64_t)),
+        max_copies(most) {
     ft::cuda::check(cudaGetDevice(&device), "cannot tell which CUDA device is in use");
-    fill_zero(words.data(), words.bytes(), stream.handle());
-    write_value = reinterpret_cast<StreamWriteValue>(driver_function("cuStreamWriteValue32"));
-    if (write_value != nullptr && write_value(stream.handle(), flag_address(), 0, 0) != 0) write_value = nullptr;
+    *signals.as_host<Signals>() = Signals();
+    fill_zero(number.data(), number.bytes(), stream.handle());
+    write_32 = reinterpret_cast<StreamWrite32>(driver_function("cuStreamWriteValue32"));
+    write_64 = reinterpret_cast<StreamWrite64>(driver_function("cuStreamWriteValue64"));
+    const auto scratch = address_of(number.as<uint64_t>() + 1);
+    if (write_32 == nullptr || write_64 == nullptr || write_32(stream.handle(), scratch, 0, 0) != 0 ||
+        write_64(stream.handle(), scratch, 0, 0) != 0) {
+      write_32 = nullptr;
+    }
     stream.synchronize();
-    if (write_value == nullptr) flag_copy.emplace();
     try {
       thread = std::thread([this] { serve(); });
     } catch (const std::system_error& error) {
@@ -141,7 +65,6 @@ struct CopyProxy::State {
     activity.store(value, std::memory_order_release);
     activity.notify_one();
   }
-  unsigned long long flag_address() const { return reinterpret_cast<unsigned long long>(&view.words->done); }
 
   void serve() {
     try {
@@ -151,13 +74,13 @@ struct CopyProxy::State {
     } catch (const std::exception& failure) {
       const std::lock_guard lock(mutex);
       error = failure.what();
-      std::atomic_ref(mailbox.as_host<Mailbox>()->broken).store(1, std::memory_order_release);
+      std::atomic_ref(mailbox.as_host<CopyMailbox>()->broken).store(1, std::memory_order_release);
     }
   }
   // Posts first, then what the owner asks for: end() is called when all posts are there, so none is left behind.
   bool serve_once() {
     const uint32_t seen = activity.load(std::memory_order_acquire);
-    Mailbox& box = *mailbox.as_host<Mailbox>();
+    CopyMailbox& box = *mailbox.as_host<CopyMailbox>();
     int spins = 0;
     while (std::atomic_ref(box.posted).load(std::memory_order_acquire) == taken) {
       const uint32_t now = activity.load(std::memory_order_acquire);
@@ -172,35 +95,36 @@ struct CopyProxy::State {
     copy_list(next_number(taken), box);
     return true;
   }
-  void copy_list(uint32_t number, Mailbox& box) {
-    const Copy* list = lists.as_host<Copy>() + static_cast<int64_t>(number % kLists) * view.max_copies;
-    for (int32_t i = 0; i < box.counts[number % kLists]; ++i) {
-      copy_to_device(list[i].target, list[i].source, list[i].bytes, stream.handle());
+  void copy_list(uint32_t post, CopyMailbox& box) {
+    const Copy* list = lists.as_host<Copy>() + static_cast<int64_t>(post % kCopyLists) * max_copies;
+    const int32_t count = box.count[post % kCopyLists];
+    uint32_t* pending = box.pending[post % kCopyLists];
+    for (int32_t i = 0; i < count; ++i) {
+      copy_to_device(list[i].target, list[i].source, list[i].units.all * kUnitBytes, stream.handle());
+      // Before the last signal: whoever has seen it may begin another fetch.
+      if (i + 1 == count && pending != nullptr) signal_none_pending(pending);
+      signal_arrived(list[i].arrived);
     }
-    set_flag(number);
-    taken = number;
-    std::atomic_ref(box.taken).store(number, std::memory_order_release);
+    taken = post;
+    std::atomic_ref(box.taken).store(post, std::memory_order_release);
   }
-  void set_flag(uint32_t number) {
-    if (write_value != nullptr) {
-      const int code = write_value(stream.handle(), flag_address(), number, 0);
-      if (code != 0) throw_cuda(static_cast<cudaError_t>(code), "cannot write a word in stream order");
-      return;
-    }
-    const uint32_t i = number % kNumbers;
-    while (cudaEventQuery(flag_copy->copied[i]) == cudaErrorNotReady) std::this_thread::yield();
-    flag_copy->numbers.as_host<uint32_t>()[i] = number;
-    copy_to_device(&view.words->done, flag_copy->numbers.as_host<uint32_t>() + i, sizeof number, stream.handle());
-    ft::cuda::check(cudaEventRecord(flag_copy->copied[i], stream.handle()), "cannot record a CUDA event");
+  void signal_none_pending(uint32_t* pending) {
+    if (write_32 != nullptr) return check_write(write_32(stream.handle(), address_of(pending), 0, 0));
+    copy_to_device(pending, &signals.as_host<Signals>()->none, sizeof(uint32_t), stream.handle());
+  }
+  void signal_arrived(uint32_t* arrived) {
+    constexpr uint64_t kAll = uint64_t{kAllArrived} << 32 | kAllArrived;
+    if (write_32 != nullptr) return check_write(write_64(stream.handle(), address_of(arrived), kAll, 0));
+    copy_to_device(arrived, signals.as_host<Signals>()->all, kArrivalParts * sizeof(uint32_t), stream.handle());
   }
 
-  PinnedBuffer mailbox, lists;
-  DeviceBuffer words;
+  PinnedBuffer mailbox, lists, signals;
+  DeviceBuffer number;  // of the last post; and a word to try writes on
   Stream stream;
-  View view{};
+  int max_copies = 0;
   int device = 0;
-  StreamWriteValue write_value = nullptr;
-  std::optional<FlagCopy> flag_copy;
+  StreamWrite32 write_32 = nullptr;  // null: signals are copies
+  StreamWrite64 write_64 = nullptr;
   std::atomic<uint32_t> activity{kAsleep};
   uint32_t taken = 0;  // the proxy thread's
   mutable std::mutex mutex;
@@ -219,19 +143,13 @@ void CopyProxy::begin() { state_->set_activity(State::kAwake); }
 
 void CopyProxy::end() { state_->set_activity(State::kAsleep); }
 
-void CopyProxy::post(const LayerWork& work, bool promotions, int64_t blob_bytes, uint64_t timeout_ns,
-                     StreamHandle stream) {
-  post_kernel<<<1, kPostThreads, 0, stream>>>(state_->view, work, promotions, blob_bytes, timeout_ns);
-  require_launched("post_copies");
-}
-
-void CopyProxy::wait(bool promotions, uint64_t timeout_ns, StreamHandle stream) {
-  wait_for_copies_kernel<<<1, 1, 0, stream>>>(state_->view, promotions, timeout_ns);
-  require_launched("wait_for_copies");
+CopyPost CopyProxy::post(uint64_t timeout_ns) const {
+  return {state_->mailbox.as_device<CopyMailbox>(), state_->lists.as_device<Copy>(), state_->number.as<uint32_t>(),
+          state_->max_copies, timeout_ns};
 }
 
 void CopyProxy::check() const {
-  const Mailbox& box = *state_->mailbox.as_host<Mailbox>();
+  const CopyMailbox& box = *state_->mailbox.as_host<CopyMailbox>();
   if (std::atomic_ref(const_cast<uint32_t&>(box.broken)).load(std::memory_order_acquire) != 0) {
     const std::lock_guard lock(state_->mutex);
     throw Error(ErrorKind::kFailed, {.what = "the copy engine's thread gave up", .value = state_->error});
@@ -242,6 +160,6 @@ void CopyProxy::check() const {
   }
 }
 
-bool CopyProxy::writes_flag_by_stream_operation() const { return state_->write_value != nullptr; }
+bool CopyProxy::signals_by_stream_operation() const { return state_->write_32 != nullptr; }
 
 }  // namespace ft::cuda

@@ -75,6 +75,12 @@ __device__ __forceinline__ bool try_barrier(uint32_t barrier, uint32_t parity) {
 #endif
   return done != 0;
 }
+// What this thread knows to be written by others, in the ordinary way, may now be read by bulk copies.
+__device__ __forceinline__ void let_bulk_copies_read() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void wait_for_barrier(uint32_t barrier, uint32_t parity) {
   while (!try_barrier(barrier, parity)) {
   }
@@ -111,7 +117,8 @@ struct PairOfTiles {
   int64_t to_second = 0;
 };
 
-// A warp's stages. Source: valid(), pair(half), next(): the pairs of tiles that are read, in order.
+// A warp's stages. Source: the pairs of tiles that are read, in order: valid(), ready(wait): its bytes are there, which
+// it waits for or not; pair(half), next().
 template <FormatId kFormat, class Shape, class Source>
 class StageRing {
   using Format = Decode<kFormat>;
@@ -121,7 +128,7 @@ class StageRing {
   // `stages` of Shape::kBytes at `memory`, their barriers at `barriers`: addresses in shared memory. All lanes call.
   __device__ __forceinline__ StageRing(uint32_t memory, uint32_t barriers, int stages, const TileShape& shape,
                                        const Place& place)
-      : memory_(memory), barriers_(barriers), stages_(stages), shape_(shape), place_(place) {
+      : memory_(memory), barriers_(barriers), stages_(stages), shape_(shape), place_(place), empty_(stages) {
     if (place.thread == 0) {
 #pragma unroll 1
       for (int s = 0; s < stages; ++s) init_barrier(barriers + s * kBarrierBytes, kStageArrivals<Format::kHasScales>);
@@ -130,27 +137,38 @@ class StageRing {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void start(Source& source) {
-    if (source.valid()) pair_ = source.pair(place_.half);
+  // As many stages as are empty, while the source has what is there.
+  __device__ __forceinline__ void fill(Source& source, bool wait = false) {
 #pragma unroll 1
-    for (int s = 0; s < stages_; ++s) fill(source, s);
+    while (empty_ > 0 && source.valid()) {
+      if (block_ == 0) {
+        if (!source.ready(wait)) return;
+        pair_ = source.pair(place_.half);
+      }
+      fill_one();
+      if (block_ == shape_.blocks) block_ = 0, source.next();
+    }
   }
 
-  // Offset of the oldest stage, which is there.
-  __device__ __forceinline__ int oldest() const {
+  // Offset of the oldest stage, when it is there.
+  __device__ __forceinline__ int oldest(Source& source) {
+    if (empty_ == stages_) fill(source, true);
     wait_for_barrier(barriers_ + stage_ * kBarrierBytes, parity_);
     return stage_ * Shape::kBytes;
   }
   // What the oldest stage held has been read.
   __device__ __forceinline__ void release(Source& source) {
     __syncwarp();
-    fill(source, stage_);
     if (++stage_ == stages_) stage_ = 0, parity_ ^= 1;
+    ++empty_;
+    fill(source);
   }
 
  private:
-  __device__ __forceinline__ void fill(Source& source, int stage) {
-    if (!source.valid()) return;
+  // The first empty stage, with the pair's next blocks.
+  __device__ __forceinline__ void fill_one() {
+    int stage = stage_ - empty_;
+    if (stage < 0) stage += stages_;
     const int blocks = min(Shape::kBlocks, shape_.blocks - block_);
     const uint32_t to = memory_ + stage * Shape::kBytes, barrier = barriers_ + stage * kBarrierBytes;
     const int first = block_ * Shape::kCodeBytes;
@@ -183,18 +201,17 @@ class StageRing {
     }
     if constexpr (Format::kHasScales || !kCopiesInBulk) arrive_with_copies(barrier);
     block_ += blocks;
-    if (block_ < shape_.blocks) return;
-    block_ = 0;
-    source.next();
-    if (source.valid()) pair_ = source.pair(place_.half);
+    --empty_;
   }
 
   uint32_t memory_, barriers_;
   int stages_;
   const TileShape& shape_;
   Place place_;
-  PairOfTiles pair_;
-  int block_ = 0, stage_ = 0;
+  PairOfTiles pair_;  // that is being read
+  int block_ = 0;     // of it, the first that no stage has
+  int stage_ = 0;     // the oldest
+  int empty_;         // stages that hold nothing: those before the oldest
   uint32_t parity_ = 0;
 };
 
@@ -300,7 +317,7 @@ __device__ __forceinline__ void fold_pair(const std::byte* memory, Ring& ring, S
   const int whole = shape.last_lanes == kLanes ? shape.blocks : shape.blocks - 1;
 #pragma unroll 1
   for (int first = 0; first < shape.blocks; first += Shape::kBlocks) {
-    const std::byte* stage = memory + ring.oldest();
+    const std::byte* stage = memory + ring.oldest(source);
     const int end = min(Shape::kBlocks, whole - first);
 #pragma unroll 1
     for (int i = 0; i < end; ++i) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/expert_tiles.cuh"
+#include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr int kGateUpWarps = 4;
 constexpr int kMostDownWarps = 16;
 constexpr int kManyTokensDownWarps = 6;
+// Of a launch that fetches: 1 MiB under way.
+constexpr int kFetchBlocks = 64;
 
 enum class Part { kGateUp, kDown };
 
@@ -38,8 +41,11 @@ struct ExpertWork {
   float* out = nullptr;
   int64_t out_stride = 0;
   ExpertMerge merge;  // tokens == 0: rows go to out
-  int stages = 0;
-  int unit_pairs = 1;  // down: pairs of tiles of a block at a time
+  Arrivals arrivals;
+  Fetch fetch;
+  int fetch_blocks = 0;  // of the grid, the first
+  int stages = 0;        // of a warp
+  int unit_pairs = 1;    // down: pairs of tiles of a block at a time
 };
 
 // Items are read past L1, which could hold what was there before: the kernel that wrote them has ended, but down reads
@@ -47,16 +53,24 @@ struct ExpertWork {
 __device__ __forceinline__ ExpertItem load_item(const ExpertItem* item) {
   static_assert(sizeof(ExpertItem) == 24);
   const auto* parts = reinterpret_cast<const unsigned long long*>(item);
-  const unsigned long long blob = __ldcg(parts), copy_to = __ldcg(parts + 1), pairs = __ldcg(parts + 2);
+  const unsigned long long blob = __ldcg(parts), pairs = __ldcg(parts + 1), arrival = __ldcg(parts + 2);
   return {.blob = reinterpret_cast<const std::byte*>(blob),
-          .copy_to = reinterpret_cast<std::byte*>(copy_to),
           .pair_begin = static_cast<int32_t>(pairs),
-          .pair_count = static_cast<int32_t>(pairs >> 32)};
+          .pair_count = static_cast<int32_t>(pairs >> 32),
+          .arrival = static_cast<int32_t>(arrival)};
 }
 
 __device__ __forceinline__ ExpertTrailer trailer_of(const ExpertWork& work, const std::byte* blob) {
   const float4 trailer = __ldcg(reinterpret_cast<const float4*>(blob + work.trailer_offset));
   return {.gate_global = trailer.x, .up_global = trailer.y, .down_global = trailer.z};
+}
+
+// Before the weights, where it is there: nobody waits for it then. Else after them.
+__device__ __forceinline__ ExpertTrailer trailer_early(const ExpertWork& work, const ExpertItem& item) {
+  return item.arrival < 0 ? trailer_of(work, item.blob) : ExpertTrailer{};
+}
+__device__ __forceinline__ void trailer_late(const ExpertWork& work, const ExpertItem& item, ExpertTrailer& trailer) {
+  if (item.arrival >= 0) trailer = trailer_of(work, item.blob);
 }
 
 // What one warp reads, in order: pairs of tiles, each once for every kMost tokens of its item.
@@ -75,8 +89,9 @@ struct Cursor {
   __device__ __forceinline__ Cursor(const ExpertWork& w, int warp, int warps)
       : work(w), begin(__ldcg(w.item_begin)), items(__ldcg(w.item_end) - begin) {
     if constexpr (kPart == Part::kGateUp) {
-      unit = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x);
-      step = warps * static_cast<int>(gridDim.x);
+      const auto blocks = static_cast<int>(gridDim.x) - w.fetch_blocks;
+      unit = static_cast<int>(blockIdx.x) - w.fetch_blocks + warp * blocks;
+      step = warps * blocks;
       first_index = part = 0;
     } else {
       unit = static_cast<int>(blockIdx.x);
@@ -87,6 +102,24 @@ struct Cursor {
     find();
   }
   __device__ __forceinline__ bool valid() const { return more; }
+  // The item's part is there, if need be after a wait. All lanes call it.
+  __device__ __forceinline__ bool ready(bool wait) {
+    if (item.arrival < 0) return true;
+    constexpr int kArrivalPart = kPart == Part::kGateUp ? 0 : 1;
+    bool there = true;
+    if (threadIdx.x % kWarp == 0) {
+      if (wait) {
+        wait_for_arrival(work.arrivals, item.arrival, kArrivalPart);
+      } else {
+        there = has_arrived(work.arrivals, item.arrival, kArrivalPart);
+      }
+      let_bulk_copies_read();
+    }
+    if (!__shfl_sync(kFullWarp, there, 0)) return false;
+    __syncwarp();  // what the lane has acquired
+    item.arrival = -1;
+    return true;
+  }
   __device__ __forceinline__ void next() {
     if constexpr (kMost > 1) {
       group += kMost;
@@ -122,12 +155,14 @@ struct Cursor {
         tile = unit % row_tiles;
         item = load_item(work.items + begin + unit / row_tiles);
         if (item.pair_count > 0) return;
+        ready(true);
       }
     } else {
       for (; (tile = unit * work.unit_pairs * kPair + part * kPair) < row_tiles; unit += static_cast<int>(gridDim.x)) {
         for (; index < items; index += step) {
           item = load_item(work.items + begin + index);
           if (item.pair_count > 0) return;
+          ready(true);
         }
         index = first_index;
       }
@@ -238,6 +273,12 @@ __global__ __launch_bounds__(kGateUpWarps* kWarp, kMost == 1 ? 8 : 3) void gate_
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp;
   const Place place(thread % kWarp);
+  if (static_cast<int>(blockIdx.x) < work.fetch_blocks) {
+    wait_for_previous();
+    let_next_start();
+    fetch_by_warp(work.fetch, blockIdx.x * kGateUpWarps + warp, work.fetch_blocks * kGateUpWarps);
+    return;
+  }
   const GateUpMemory at(kMost == 1 ? float_row_bytes<kFormat>(work.shape.blocks) : 0, Stage::kBytes, work.stages);
   const int own_stages = at.stages + warp * work.stages * Stage::kBytes;
   StageRing<kFormat, Stage, Cursor<Part::kGateUp, kMost>> ring(
@@ -245,7 +286,7 @@ __global__ __launch_bounds__(kGateUpWarps* kWarp, kMost == 1 ? 8 : 3) void gate_
   wait_for_previous();
   Cursor<Part::kGateUp, kMost> source(work, warp, kGateUpWarps);
   Cursor<Part::kGateUp, kMost> pass = source;
-  ring.start(source);
+  ring.fill(source);
   let_next_start();
   if constexpr (kMost == 1) {
     auto* x = reinterpret_cast<float4*>(memory + at.x);
@@ -253,7 +294,7 @@ __global__ __launch_bounds__(kGateUpWarps* kWarp, kMost == 1 ? 8 : 3) void gate_
       return unpack_row<kFormat>(work.x, work.x_words, work.shape.blocks, power, x, thread, kGateUpWarps * kWarp);
     });
     for (; pass.valid(); pass.next()) {
-      const ExpertTrailer trailer = trailer_of(work, pass.item.blob);
+      ExpertTrailer trailer = trailer_early(work, pass.item);
       const int32_t pair = work.pairs[pass.item.pair_begin];
       float acc[kPair][kRowsPerHalf][1] = {};
       if (scaled) {
@@ -261,6 +302,7 @@ __global__ __launch_bounds__(kGateUpWarps* kWarp, kMost == 1 ? 8 : 3) void gate_
       } else {
         fold_pair<kFormat, Stage, false, 1>(memory + own_stages, ring, source, work.shape, place, FloatRow{x}, acc);
       }
+      trailer_late(work, pass.item, trailer);
 #pragma unroll
       for (int j = 0; j < kRowsPerHalf; ++j) {
         write_gate_up(work, trailer, pass.tile, j, pair, acc[0][j][0], acc[1][j][0], place);
@@ -268,13 +310,14 @@ __global__ __launch_bounds__(kGateUpWarps* kWarp, kMost == 1 ? 8 : 3) void gate_
     }
   } else {
     for (; pass.valid(); pass.next()) {
-      const ExpertTrailer trailer = trailer_of(work, pass.item.blob);
+      ExpertTrailer trailer = trailer_early(work, pass.item);
       const int tokens = min(pass.item.pair_count - pass.group, kMost);
       with_tokens<kMost>(tokens, [&](auto size) {
         constexpr int kTokens = decltype(size)::value;
         const auto rows = rows_of<Part::kGateUp, kTokens>(work, pass.item, pass.group);
         float acc[kPair][kRowsPerHalf][kTokens] = {};
         fold_pair<kFormat, Stage, false, kTokens>(memory + own_stages, ring, source, work.shape, place, rows, acc);
+        trailer_late(work, pass.item, trailer);
 #pragma unroll
         for (int j = 0; j < kRowsPerHalf; ++j) {
 #pragma unroll
@@ -355,7 +398,7 @@ __global__ __launch_bounds__((kMost == 1 ? kMostDownWarps : kManyTokensDownWarps
                                                              work.stages, work.shape, place);
   Cursor<Part::kDown, kMost> source(work, warp, warps);
   Cursor<Part::kDown, kMost> pass = source;
-  ring.start(source);
+  ring.fill(source);
 
   auto* ids = reinterpret_cast<int32_t*>(memory + at.ids);
   auto* weights = reinterpret_cast<float*>(memory + at.weights);
@@ -363,10 +406,10 @@ __global__ __launch_bounds__((kMost == 1 ? kMostDownWarps : kManyTokensDownWarps
     ids[i] = __ldcg(work.merge.ids + i);
     weights[i] = __ldcg(work.merge.weights + i);
   }
-  float down_global = 0.0f;
+  ExpertTrailer trailer;
   int32_t own_pair = 0;
   if (kMost == 1 && pass.valid()) {  // the warp's only item
-    down_global = trailer_of(work, pass.item.blob).down_global;
+    trailer = trailer_early(work, pass.item);
     own_pair = __ldcg(work.pairs + pass.item.pair_begin);
   }
   wait_for_previous();
@@ -392,21 +435,23 @@ __global__ __launch_bounds__((kMost == 1 ? kMostDownWarps : kManyTokensDownWarps
         } else {
           fold_pair<kFormat, Stage, false, 1>(memory + own_stages, ring, source, work.shape, place, FloatRow{x}, acc);
         }
+        trailer_late(work, pass.item, trailer);
 #pragma unroll
         for (int m = 0; m < kPair; ++m) {
 #pragma unroll
           for (int j = 0; j < kRowsPerHalf; ++j) {
-            rows_out.write(pass.tile + m, j, own_pair, acc[m][j][0], down_global, place);
+            rows_out.write(pass.tile + m, j, own_pair, acc[m][j][0], trailer.down_global, place);
           }
         }
       } else {
-        down_global = trailer_of(work, pass.item.blob).down_global;
+        trailer = trailer_early(work, pass.item);
         const int tokens = min(pass.item.pair_count - pass.group, kMost);
         with_tokens<kMost>(tokens, [&](auto size) {
           constexpr int kTokens = decltype(size)::value;
           const auto rows = rows_of<Part::kDown, kTokens>(work, pass.item, pass.group);
           float acc[kPair][kRowsPerHalf][kTokens] = {};
           fold_pair<kFormat, Stage, false, kTokens>(memory + own_stages, ring, source, work.shape, place, rows, acc);
+          trailer_late(work, pass.item, trailer);
 #pragma unroll
           for (int m = 0; m < kPair; ++m) {
 #pragma unroll
@@ -415,7 +460,7 @@ __global__ __launch_bounds__((kMost == 1 ? kMostDownWarps : kManyTokensDownWarps
               for (int t = 0; t < kTokens; ++t) {
                 if (t >= tokens) break;
                 const int32_t pair = pair_of(work, pass.item, pass.group + t);
-                rows_out.write(pass.tile + m, j, pair, acc[m][j][t], down_global, place);
+                rows_out.write(pass.tile + m, j, pair, acc[m][j][t], trailer.down_global, place);
               }
             }
           }
@@ -452,7 +497,7 @@ void launch_gate_up(ExpertWork work, int max_items, StreamHandle stream) {
   const int64_t warps = max_items * work.shape.row_tiles;
   const int64_t rounds = ceil_div(warps, int64_t{at_once} * kGateUpWarps);
   const auto blocks = static_cast<unsigned>(ceil_div(warps, rounds * kGateUpWarps));
-  launch(kernel, dim3(blocks), dim3(kGateUpWarps * kWarp), static_cast<size_t>(memory.bytes), stream, work);
+  launch(kernel, dim3(blocks + work.fetch_blocks), dim3(kGateUpWarps * kWarp), static_cast<size_t>(memory.bytes), stream, work);
 }
 
 template <FormatId kFormat, int kMost>
@@ -499,7 +544,9 @@ ExpertWork work_of(const ExpertArgs& args, const PackedLayout& matrix, const uin
           .activated_words = activation_words(args.layout.intermediate),
           .out = args.out,
           .out_stride = args.out_stride,
-          .merge = {}};
+          .merge = {},
+          .arrivals = args.arrivals,
+          .fetch = args.fetch};
 }
 
 // What a block may have of shared memory.
@@ -525,7 +572,8 @@ void launch_down(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle 
 
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream) {
   if (args.max_items == 0) return;
-  const ExpertWork work = work_of(args, args.layout.gate, args.x);
+  ExpertWork work = work_of(args, args.layout.gate, args.x);
+  if (args.fetch.here) work.fetch_blocks = kFetchBlocks;
   with_format(args.layout.gate.format, [&]<FormatId kFormat>() {
     const bool fits = float_row_bytes<kFormat>(work.shape.blocks) <= kMostSharedBytes / 4;
     if (args.max_item_pairs == 1 && fits) {

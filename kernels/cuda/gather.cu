@@ -1,87 +1,143 @@
 #include "kernels/cuda/error.cuh"
-#include "kernels/cuda/moe.h"
+#include "kernels/cuda/fetch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace ft::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnitBytes = kThreads * 16;  // what a block reads at once: blobs are whole units
-// Units in flight per block: 64 blocks hold 1 MiB of reads, many times what the link has under way (50 GB/s * 2 us =
-// 100 KB); 16 blocks still hold 256 KiB.
-constexpr int kInFlight = 4;
-static_assert(kUnitBytes == 4096);
+constexpr int kWarps = kThreads / kWarp;
 
-// Banks are filled before a step and do not change during it, so the read-only path is allowed; nothing of a blob is
-// read twice, so L1 keeps none of it.
-__device__ uint4 load_once(const std::byte* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
+__global__ void __launch_bounds__(kThreads) gather_kernel(const Fetch fetch) {
+  fetch_by_warp(fetch, blockIdx.x * kWarps + threadIdx.x / kWarp, gridDim.x * kWarps);
 }
 
-// A repeated read must cross the link again: a volatile one is served by no cache.
-__device__ uint4 load_again(const std::byte* from) {
-  uint4 v;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-// All copies are one line of units; block b takes units b, b + blocks, ...: the blocks stay within a few MB of each
-// other, which the device's address cache covers, and end within one unit of each other whatever the number of copies.
-template <bool kAgain>
-__device__ void copy_units(const LayerWork& work, uint32_t first_copy, uint32_t copies, uint32_t units_per_blob) {
-  const uint32_t units = copies * units_per_blob, blocks = gridDim.x;
-  for (uint32_t begin = blockIdx.x; begin < units; begin += blocks * kInFlight) {
-    uint4 value[kInFlight];
-    std::byte* target[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const uint32_t unit = begin + static_cast<uint32_t>(i) * blocks;
-      target[i] = nullptr;
-      if (unit >= units) continue;
-      const uint32_t copy = first_copy + unit / units_per_blob;
-      const int64_t offset = static_cast<int64_t>(unit % units_per_blob) * kUnitBytes + threadIdx.x * 16;
-      target[i] = work.copy_target[copy] + offset;
-      const std::byte* source = work.copy_source[copy] + offset;
-      value[i] = kAgain ? load_again(source) : load_once(source);
+// A warp's way through one kind's copies: all units of a step are one line, and warp w takes units w, w + warps, ...
+struct Place {
+  uint32_t copy = 0, unit = 0;
+  // Moves on by units that lie in copies [copy, queued). False: the line ends before.
+  __device__ bool find(const Copy* copies, uint32_t queued, Copy& found) {
+    while (copy < queued) {
+      found = load_copy(copies + copy);
+      if (unit < found.units.all) return true;
+      unit -= found.units.all;
+      ++copy;
     }
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      if (target[i] != nullptr) *reinterpret_cast<uint4*>(target[i]) = value[i];
+    return false;
+  }
+};
+
+class Copier {
+ public:
+  __device__ explicit Copier(const CopierArgs& args) : args_(args) {
+    for (Place& place : places_) place.unit = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  }
+  __device__ void run() {
+    uint64_t since = nanoseconds_now();  // something was copied
+    for (int idle = 1;; ++idle) {
+      // Closed before the counts: what was appended before it is seen.
+      const bool closed = args_.drain || load(kClosed) != 0;
+      const bool yields = !args_.drain && load(kPending) != 0;
+      if (!yields && copy_one()) {
+        since = nanoseconds_now();
+        continue;
+      }
+      if (!yields && closed) return;
+      __nanosleep(200);
+      if (idle % kPollsPerLook != 0) continue;
+      if (load_relaxed_system(&args_.box->abandon) != 0 || load_relaxed_system(&args_.box->failed) != 0) return;
+      if (nanoseconds_now() - since > args_.timeout_ns) return store_release_system(&args_.box->failed, kCopierLeft);
+    }
+  }
+
+ private:
+  static constexpr int kPollsPerLook = 256;  // at the mailbox, across the link
+
+  // The warp's threads agree: the first one reads.
+  __device__ uint32_t load(int word) const {
+    return __shfl_sync(kFullWarp, load_acquire_system(args_.queue.words + word), 0);
+  }
+  __device__ bool copy_one() {
+    for (const LinkKind kind : {kPrefetch, kPromotion}) {
+      Copy copy;
+      Place& place = places_[kind];
+      if (!place.find(args_.queue.copies[kind], load(kQueued + kind), copy)) continue;
+      copy_unit(copy, place.unit, args_.repeat);
+      place.unit += gridDim.x * kWarps;
+      return true;
+    }
+    return false;
+  }
+
+  const CopierArgs& args_;
+  Place places_[kLinkKinds];
+};
+
+__global__ void __launch_bounds__(kThreads) copier_kernel(const __grid_constant__ CopierArgs args) {
+  uint32_t* words = args.queue.words;
+  if (threadIdx.x == 0) add_release(words + kStarted, 1);
+  Copier(args).run();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  // The last block to leave: nobody looks at the words any more.
+  if (atomicAdd(words + kLeft, 1u) != gridDim.x - 1) return;
+  for (int word = 0; word < kLinkWords; ++word) words[word] = 0;
+}
+
+__global__ void wait_for_copier_kernel(const uint32_t* started, uint32_t blocks, uint64_t timeout_ns) {
+  const uint64_t begin = nanoseconds_now();
+  while (load_acquire_system(started) < blocks && nanoseconds_now() - begin <= timeout_ns) {
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) await_copies_kernel(const Fetch fetch, uint64_t timeout_ns) {
+  const uint64_t begin = nanoseconds_now();
+  const int copies = __ldcg(fetch.count);
+  for (int i = static_cast<int>(threadIdx.x); i < copies; i += kThreads) {
+    const Copy copy = load_copy(fetch.copies + i);
+    while ((load_acquire_system(copy.arrived) < copy.units.gate_up ||
+            load_acquire_system(copy.arrived + 1) < copy.units.all - copy.units.gate_up) &&
+           nanoseconds_now() - begin <= timeout_ns) {
     }
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(const LayerWork work, int kind, uint32_t units_per_blob, int repeat) {
-  const auto copies = static_cast<uint32_t>(work.copy_counts[kind]);
-  if (copies == 0) return;
-  uint32_t first = 0;
-  for (int i = 0; i < kind; ++i) first += static_cast<uint32_t>(work.copy_counts[i]);
-  copy_units<false>(work, first, copies, units_per_blob);
-  for (int i = 1; i < repeat; ++i) copy_units<true>(work, first, copies, units_per_blob);
+__global__ void close_kernel(const LinkQueue queue) {
+  wait_for_previous();
+  add_release(queue.words + kClosed, 1);
 }
 
 }  // namespace
 
-void gather(const GatherArgs& args, StreamHandle stream) {
-  // 2^20 units: 4 GiB of one blob; times kMaxPlanExperts copies it is a 32-bit number of units.
-  FT_CHECK(args.blob_bytes > 0 && args.blob_bytes % kUnitBytes == 0 && args.blob_bytes / kUnitBytes < 1 << 20);
-  FT_CHECK(args.blocks >= 0 && args.repeat >= 1);
-  FT_CHECK(!args.promotions || !args.prefetches);
-  const int usual = args.promotions ? kPromotionBlocks : args.prefetches ? kPrefetchBlocks : kGatherBlocks;
-  const int blocks = args.blocks > 0 ? args.blocks : usual;
-  gather_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      args.work,
-      args.promotions   ? 1
-      : args.prefetches ? 2
-                        : 0,
-      static_cast<uint32_t>(args.blob_bytes / kUnitBytes), args.repeat);
+BlobUnits blob_units(const ExpertLayout& layout) {
+  FT_CHECK(layout.bytes > 0 && layout.bytes % kUnitBytes == 0 && layout.bytes <= UINT32_MAX);
+  const auto all = static_cast<uint32_t>(layout.bytes / kUnitBytes);
+  const auto before_down = static_cast<uint32_t>(ceil_div(layout.down_offset, kUnitBytes));
+  return {all, before_down + 1 < all ? before_down + 1 : all};
+}
+
+void gather(const Fetch& fetch, int blocks, StreamHandle stream) {
+  FT_CHECK(blocks >= 1 && fetch.repeat >= 1);
+  gather_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(fetch);
   require_launched("gather");
 }
+
+void copy_queued(const CopierArgs& args, StreamHandle stream) {
+  FT_CHECK(args.blocks >= 0 && args.repeat >= 1 && args.queue.words != nullptr && args.box != nullptr);
+  const int blocks = args.blocks > 0 ? args.blocks : kCopierBlocks;
+  launch_after_all(copier_kernel, static_cast<unsigned>(blocks), kThreads, 0, stream, args);
+}
+
+void await_copies(const Fetch& fetch, uint64_t timeout_ns, StreamHandle stream) {
+  await_copies_kernel<<<1, kThreads, 0, stream>>>(fetch, timeout_ns);
+  require_launched("await_copies");
+}
+
+void wait_for_copier(const CopierArgs& args, StreamHandle stream) {
+  const auto blocks = static_cast<uint32_t>(args.blocks > 0 ? args.blocks : kCopierBlocks);
+  launch_after_all(wait_for_copier_kernel, 1, 1, 0, stream, args.queue.words + kStarted, blocks, args.timeout_ns);
+}
+
+void close_queue(const LinkQueue& queue, StreamHandle stream) { launch(close_kernel, 1, 1, 0, stream, queue); }
 
 }  // namespace ft::cuda

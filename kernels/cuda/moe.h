@@ -32,6 +32,7 @@ struct SlotTableView {
   uint64_t* stamp = nullptr;      // [slot]: victim_stamp(its key's priority, slot), or kHeldStamp until the step ends
   uint64_t* filled_in = nullptr;  // [slot]: number of the step that filled it
   uint64_t* prefetched_in = nullptr;  // [slot]: of the step whose prefetch filled it, if it was not used since; else 0
+  uint32_t* arrived = nullptr;        // [slot][kArrivalParts]: units that have come since the slot got its key
   uint64_t* clock = nullptr;          // [kClockWords]
 };
 
@@ -53,19 +54,31 @@ struct GivenPlan {
   // Ids as engine/runtime/host_backend.cpp take_given_ids deals them are written by the caller.
 };
 
-// What plan() decided, in device memory. Items: hits first, then fetches, then hits whose prefetch may still be under
-// way; the experts' kernels take them from the end, so that the link starts at once.
+// What plan() decided, in device memory. Items: hits, then fetches, then hits whose prefetch may still be under way.
 struct LayerWork {
   ExpertItem* items = nullptr;     // (max_distinct)
   int32_t* item_bounds = nullptr;  // [4]: 0, end of hits, end of fetches, end of arriving hits
   int32_t* pairs = nullptr;        // (tokens * top_k) in order of experts, then of pairs; ids < 0 have none
   uint8_t* from_host = nullptr;    // (tokens * top_k): the CPU answers this pair
-  // Copies bank -> slot: [0, counts[0]) are fetches, [counts[0], counts[0] + counts[1]) promotions.
-  // Then come prefetches, counts[2] of the next layer's blobs.
-  const std::byte** copy_source = nullptr;  // (max_distinct + max_prefetches)
-  std::byte** copy_target = nullptr;
-  int32_t* copy_counts = nullptr;  // [3]
+  Copy* fetches = nullptr;         // (max_distinct)
+  int32_t* fetch_count = nullptr;  // [1]
   uint32_t* ticket = nullptr;      // [1]: mailbox number the layer waits for; 0: no CPU route
+};
+
+// Copies that nobody waits for by name: promotions, and prefetches for the next layer. Plans append them, copy_queued
+// makes them beside the step, prefetches first, and while no fetch is under way. Device memory, one per engine.
+enum LinkKind : int { kPromotion, kPrefetch, kLinkKinds };
+enum LinkWord : int {
+  kQueued,                // [kLinkKinds] copies of this step so far
+  kPending = kLinkKinds,  // units of the layer's fetches that have not arrived
+  kClosed,                // not 0: the step appends no more
+  kStarted,               // blocks of the copier that run
+  kLeft,                  // and that have ended
+  kLinkWords
+};
+struct LinkQueue {
+  Copy* copies[kLinkKinds] = {};
+  uint32_t* words = nullptr;  // [kLinkWords] zero between steps; null: no queue
 };
 
 // Counts since they were last cleared; the host copies them out between steps. Device memory. Plans count for kTable
@@ -87,7 +100,7 @@ struct CpuMailbox {
   int32_t tokens;
   alignas(128) uint32_t answered;
   alignas(128) uint32_t abandon;   // not 0: waiting kernels give up
-  alignas(128) uint32_t failed;    // layer + 1 whose answer did not come in time
+  alignas(128) uint32_t failed;    // layer + 1 whose answer or bytes did not come in time, or kCopierLeft
   alignas(128) uint32_t finished;  // number of the last step that ended
 };
 
@@ -115,14 +128,14 @@ struct PlanArgs {
   int max_prefetches = 0;                // 0: no look-ahead
   const std::byte* next_bank = nullptr;  // as `bank`, of the next layer
   int64_t next_blob_bytes = 0;
-  // Fetched items point into the bank and name their slot as copy_to: who computes them copies them (ExpertItem).
-  // Otherwise they point at their slots, which somebody fills first.
-  bool items_fetch = false;
+  BlobUnits next_units;
   const std::byte* bank = nullptr;  // the layer's first blob, as the device sees it; expert e at + e * blob_bytes
   int64_t blob_bytes = 0;
+  BlobUnits units;
   std::byte* slots = nullptr;
   int64_t slot_bytes = 0;
   LayerWork work;
+  LinkQueue queue;  // words REQUIRED with promotions or prefetches
   StepCounters* counters = nullptr;
   // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.
   MailboxView mailbox;
@@ -151,20 +164,32 @@ void route(const RouteArgs& args, StreamHandle stream);
 // plan.ids == top.ids, plan.x == words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 
-// SM zero-copy: copies of `work` from mapped host memory into slots: fetches unless `promotions` or `prefetches`.
-// `repeat` (tests, --link-slowdown) reads each blob so many times. A source must not change during the launch.
-struct GatherArgs {
-  LayerWork work;
-  bool promotions = false;
-  int64_t blob_bytes = 0;  // multiple of 4096
-  int blocks = 0;          // thread blocks that copy; 0: kGatherBlocks, k{Promotion,Prefetch}Blocks
-  int repeat = 1;
-  bool prefetches = false;  // not with promotions
-};
+// `fetch` in a launch of its own, for probes and tests; await_copies spins until its copies have arrived, whoever makes
+// them, or timeout_ns passed.
 inline constexpr int kGatherBlocks = 64;
-inline constexpr int kPrefetchBlocks = 16;  // fills the link while small kernels run beside it
-inline constexpr int kPromotionBlocks = 8;  // 128 KiB of reads under way: the link's latency times its rate, no more
-void gather(const GatherArgs& args, StreamHandle stream);
+void gather(const Fetch& fetch, int blocks, StreamHandle stream);
+void await_copies(const Fetch& fetch, uint64_t timeout_ns, StreamHandle stream);
+
+// The copier of `queue`: runs beside the step's other launches, from before the first plan that appends until
+// close_queue and the last copy; then the words are zero again. It pauses between units while fetches are pending. It
+// leaves early when the step was abandoned or has failed, or when it had nothing to do for timeout_ns: then it says so,
+// box->failed = kCopierLeft.
+struct CopierArgs {
+  LinkQueue queue;
+  int blocks = 0;      // 0: kCopierBlocks
+  int repeat = 1;      // as Fetch
+  bool drain = false;  // copies what is there, whatever is pending, and leaves: without close_queue
+  CpuMailbox* box = nullptr;
+  uint64_t timeout_ns = 0;
+};
+// 256 KiB under way: the link's latency times its rate and a margin. What is under way delays a fetch that begins.
+inline constexpr int kCopierBlocks = 8;
+inline constexpr uint32_t kCopierLeft = UINT32_MAX;
+void copy_queued(const CopierArgs& args, StreamHandle stream);
+// Until all blocks of the copier run, or timeout_ns passed, and nothing behind it starts before: blocks that wait for
+// copies could otherwise take the copier's place.
+void wait_for_copier(const CopierArgs& args, StreamHandle stream);
+void close_queue(const LinkQueue& queue, StreamHandle stream);
 
 // Spins until the layer's answer is there, the step is abandoned, or timeout_ns passed (then it says so
 // in `failed` and goes on: the step is an error, the device is not stuck).
@@ -180,9 +205,6 @@ void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
 // The CPU's answer and the end of a layer in one launch: waits as wait_for_cpu, then merge.out = add(merge.out,
 // merged).
 void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle stream);
-
-// Nothing, but after everything before it, joined streams included: what follows may overlap it alone.
-void gather_point(StreamHandle stream);
 
 // Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which
 // it also stores in *step_number (device memory, 0 at first). Skips 0.

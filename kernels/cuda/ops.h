@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/base/bf16.h"
+#include "kernels/cuda/arrival.h"
 #include "kernels/cuda/device.h"
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
@@ -179,15 +180,14 @@ struct RouterArgs {
 };
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 
-// Experts of one layer. An item is one expert's weights and the pairs (token * top_k + slot) that go through it.
-// `copy_to`: `blob` is in mapped host memory; the kernels read it over the link, its matrices once, store it at copy_to
-// and compute from there: gate_up the gate and up matrices, down the rest up to layout.bytes. With no pairs it is only
-// copied.
+// Experts of one layer. An item is one expert's weights and the pairs (token * top_k + slot) that go through it. With
+// an arrival its blob is on its way: blocks wait for the part that they read, pairs or not.
 struct ExpertItem {
-  const std::byte* blob = nullptr;
-  std::byte* copy_to = nullptr;  // layout.bytes of device memory, or null
-  int32_t pair_begin = 0;        // into ExpertArgs::pairs
+  const std::byte* blob = nullptr;  // layout.bytes of device memory
+  int32_t pair_begin = 0;           // into ExpertArgs::pairs
   int32_t pair_count = 0;
+  int32_t arrival = -1;  // its slot's place among ExpertArgs::arrivals' counters; -1: its bytes are there
+  int32_t reserved = 0;
 };
 struct ExpertArgs {
   ExpertLayout layout;
@@ -202,10 +202,14 @@ struct ExpertArgs {
   uint32_t* activated = nullptr;  // (pairs) packed rows of intermediate; padding zeroed once by the caller
   float* out = nullptr;           // (pairs, out_stride) rows of hidden
   int64_t out_stride = 0;
+  Arrivals arrivals;  // counters REQUIRED when an item may have an arrival
+  Fetch fetch;
 };
+// Items in order: hits first, so that they are computed while the link works. `fetch` is done in this launch: its
+// blocks come before those of all items, so they are resident whoever waits for them.
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
-// REQUIRES that the launch right before it on the stream is expert_gate_up with the same items: it reads them, and
-// copies its part of those with copy_to, before it waits for that launch.
+// REQUIRES that the launch right before it on the stream is expert_gate_up with the same items: it reads them before it
+// waits for that launch.
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
 // expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through

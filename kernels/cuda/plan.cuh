@@ -14,7 +14,7 @@ __device__ inline void place_all_hits(const PlanArgs& a, const PlanLists& lists,
     a.work.items[d] = item_of(lists, d, blob);
   }
   hand_over(a, lists, 0, state);
-  write_counts(a.work, distinct, 0, 0);
+  write_counts(a, distinct, 0);
 }
 
 // d of the expert, or -1.
@@ -36,27 +36,23 @@ __device__ inline void place_given(const PlanArgs& a, const PlanLists& lists, in
   const int promotions = a.given.counts[3];
   for (int i = static_cast<int>(threadIdx.x); i < hits + fetches + cpu; i += kPlanThreads) {
     const int expert = a.given.expert[i], d = find_expert(lists, distinct, expert);
+    const std::byte* source = a.bank + expert * a.blob_bytes;
     if (i >= hits + fetches) {
       if (d >= 0) give_to_host(lists, d, a.top_k, state);
       const int promoted = i - hits - fetches;
-      if (promoted >= promotions) continue;
-      a.work.copy_source[fetches + promoted] = a.bank + expert * a.blob_bytes;
-      a.work.copy_target[fetches + promoted] = a.slots + a.given.promoted[promoted] * a.slot_bytes;
+      if (promoted < promotions) {
+        queue_end(a.queue, kPromotion)[promoted] = copy_to_slot(a, a.given.promoted[promoted], source, a.units);
+      }
       continue;
     }
-    std::byte* blob = a.slots + a.given.slot[i] * a.slot_bytes;
-    if (i < hits) {
-      a.work.items[i] = item_of(lists, d, blob);
-      continue;
-    }
-    const int copy = i - hits;
-    const std::byte* source = a.bank + expert * a.blob_bytes;
-    a.work.items[i] = fetched_item(a, lists, d, source, blob);
-    a.work.copy_source[copy] = source;
-    a.work.copy_target[copy] = blob;
+    const int slot = a.given.slot[i];
+    const std::byte* blob = a.slots + slot * a.slot_bytes;
+    a.work.items[i] = item_of(lists, d, blob, i < hits ? -1 : slot);
+    if (i >= hits) a.work.fetches[i - hits] = copy_to_slot(a, slot, source, a.units);
   }
   hand_over(a, lists, cpu, state);
-  write_counts(a.work, hits, fetches, promotions);
+  if (threadIdx.x == 0) append_queued(a.queue, kPromotion, promotions);
+  write_counts(a, hits, fetches);
 }
 
 // Checks what both launchers require; the largest number of distinct experts.

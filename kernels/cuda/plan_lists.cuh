@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/oldest_slots.cuh"
@@ -124,16 +125,19 @@ __device__ inline Rank rank_in_block(bool flag, PlanState& state) {
 }
 
 // d < 0: an expert that no id names.
-__device__ inline ExpertItem item_of(const PlanLists& lists, int d, const std::byte* blob) {
-  if (d < 0) return {blob, nullptr, 0, 0};
-  return {blob, nullptr, lists.begin[d], lists.begin[d + 1] - lists.begin[d]};
+__device__ inline ExpertItem item_of(const PlanLists& lists, int d, const std::byte* blob, int arrival = -1) {
+  if (d < 0) return {.blob = blob, .arrival = arrival};
+  return {.blob = blob,
+          .pair_begin = lists.begin[d],
+          .pair_count = lists.begin[d + 1] - lists.begin[d],
+          .arrival = arrival};
 }
 
-__device__ inline ExpertItem fetched_item(const PlanArgs& a, const PlanLists& lists, int d, const std::byte* source,
-                                          std::byte* slot) {
-  ExpertItem item = item_of(lists, d, a.items_fetch ? source : slot);
-  item.copy_to = a.items_fetch ? slot : nullptr;
-  return item;
+// The copy of a blob into a slot that has just got its key: nothing has arrived.
+__device__ inline Copy copy_to_slot(const PlanArgs& a, int slot, const std::byte* source, const BlobUnits& units) {
+  uint32_t* arrived = a.table.arrived + kArrivalParts * slot;
+  arrived[0] = arrived[1] = 0;
+  return {source, a.slots + slot * a.slot_bytes, arrived, units};
 }
 
 // Pairs in order of experts (a pair's place is the number of smaller words: at 64 pairs 64 reads of shared memory beat
@@ -217,16 +221,26 @@ __device__ inline void hand_over(const PlanArgs& a, const PlanLists& lists, int 
   *a.work.ticket = number;
 }
 
-__device__ inline void write_counts(const LayerWork& work, int hits, int fetches, int promotions, int arriving = 0,
-                                    int prefetches = 0) {
+__device__ inline void write_counts(const PlanArgs& a, int hits, int fetches, int arriving = 0) {
   if (threadIdx.x != 0) return;
-  work.item_bounds[0] = 0;
-  work.item_bounds[1] = hits;
-  work.item_bounds[2] = hits + fetches;
-  work.item_bounds[3] = hits + fetches + arriving;
-  work.copy_counts[0] = fetches;
-  work.copy_counts[1] = promotions;
-  work.copy_counts[2] = prefetches;
+  a.work.item_bounds[0] = 0;
+  a.work.item_bounds[1] = hits;
+  a.work.item_bounds[2] = hits + fetches;
+  a.work.item_bounds[3] = hits + fetches + arriving;
+  *a.work.fetch_count = fetches;
+  if (fetches > 0 && a.queue.words != nullptr) {
+    a.queue.words[kPending] = static_cast<uint32_t>(fetches) * a.units.all;
+  }
+}
+
+// Where the next copy of a kind goes. Only plans append, one after the other.
+__device__ inline Copy* queue_end(const LinkQueue& queue, LinkKind kind) {
+  return queue.copies[kind] + __ldcg(queue.words + kQueued + kind);
+}
+
+// After a barrier behind the writes of `count` copies at queue_end. By one thread.
+__device__ inline void append_queued(const LinkQueue& queue, LinkKind kind, int count) {
+  if (count > 0) add_release(queue.words + kQueued + kind, static_cast<uint32_t>(count));
 }
 
 __device__ inline void count_layer(StepCounters& counters, int hits, int misses, int fetches, int promotions,

@@ -104,7 +104,7 @@ __device__ inline void place_arriving(const PlanArgs& a, const PlanLists& lists,
     const int d = base + static_cast<int>(threadIdx.x);
     const int slot = d < distinct ? -2 - lists.slot[d] : -1;
     const Rank rank = rank_in_block(slot >= 0, state);
-    if (slot >= 0) a.work.items[first + rank.below] = item_of(lists, d, a.slots + slot * a.slot_bytes);
+    if (slot >= 0) a.work.items[first + rank.below] = item_of(lists, d, a.slots + slot * a.slot_bytes, slot);
     first += rank.total;
   }
 }
@@ -138,13 +138,16 @@ __device__ inline int fill_slots(const PlanArgs& a, const PlanLists& lists, int 
     const int d = lists.order[m], slot = lists.victim[m], expert = lists.expert(d);
     fill_slot(table, slot, a.layer * table.experts + expert, time.step);
     table.stamp[slot] = m < fetches ? stamp_of(table, slot) : kHeldStamp;
-    std::byte* target = a.slots + slot * a.slot_bytes;
-    const std::byte* source = a.bank + expert * a.blob_bytes;
-    a.work.copy_source[m] = source;
-    a.work.copy_target[m] = target;
-    if (m < fetches) a.work.items[hits + m] = fetched_item(a, lists, d, source, target);
+    const Copy copy = copy_to_slot(a, slot, a.bank + expert * a.blob_bytes, a.units);
+    if (m < fetches) {
+      a.work.fetches[m] = copy;
+      a.work.items[hits + m] = item_of(lists, d, copy.target, slot);
+    } else {
+      queue_end(a.queue, kPromotion)[m - fetches] = copy;
+    }
   }
   __syncthreads();
+  if (thread == 0) append_queued(a.queue, kPromotion, kept - fetches);
   return kept;
 }
 
@@ -194,7 +197,7 @@ __device__ inline int prefetch_victims(const PlanArgs& a, const PlanLists& lists
 
 // Predicted experts that are in no slot, best first, get the victims behind `first`. Needs name_predicted's lists and
 // the table as this layer leaves it. Ends with a barrier.
-__device__ inline void prefetch(const PlanArgs& a, const PlanLists& lists, int first, int count, int most, int copy,
+__device__ inline void prefetch(const PlanArgs& a, const PlanLists& lists, int first, int count, int most,
                                 const PlanTime& time, PlanState& state) {
   const SlotTableView& table = a.table;
   const int thread = static_cast<int>(threadIdx.x), tokens = static_cast<int>(a.tokens);
@@ -217,13 +220,15 @@ __device__ inline void prefetch(const PlanArgs& a, const PlanLists& lists, int f
       fill_slot(table, slot, key, time.step);
       table.prefetched_in[slot] = time.step;
       table.stamp[slot] = kHeldStamp;
-      a.work.copy_source[copy + place] = a.next_bank + id * a.next_blob_bytes;
-      a.work.copy_target[copy + place] = a.slots + slot * a.slot_bytes;
+      queue_end(a.queue, kPrefetch)[place] = copy_to_slot(a, slot, a.next_bank + id * a.next_blob_bytes, a.next_units);
     }
     absent += rank.total;
     __syncthreads();
   }
-  if (thread == 0) state.prefetches = min(absent, victims);
+  if (thread == 0) {
+    state.prefetches = min(absent, victims);
+    append_queued(a.queue, kPrefetch, state.prefetches);
+  }
   __syncthreads();
 }
 
@@ -272,10 +277,10 @@ __device__ inline void place_by_table(const PlanArgs& a, const PlanInput& input,
     find_victims(a, lists, candidates, state);
     kept = fill_slots(a, lists, uses.hits, fetches, promotions, time, state);
     const int left = min(most, room - (kept - fetches));
-    if (left > 0 && state.predicted > 0) prefetch(a, lists, kept, candidates, left, kept, time, state);
+    if (left > 0 && state.predicted > 0) prefetch(a, lists, kept, candidates, left, time, state);
   }
   release_hits(a, lists, distinct);
-  write_counts(a.work, uses.hits, fetches, kept - fetches, uses.arriving, state.prefetches);
+  write_counts(a, uses.hits, fetches, uses.arriving);
   count_layer(*a.counters, held_hits, uses.misses, fetches, kept - fetches, state);
   if (thread != 0) return;
   table.clock[kPlanNumber] = time.plan;

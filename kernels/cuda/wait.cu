@@ -76,8 +76,6 @@ __global__ void __launch_bounds__(kMergeThreads)
   merge_columns(merge, blockIdx.y, static_cast<int64_t>(blockIdx.x) * kMergeThreads * kMergeColumns + threadIdx.x);
 }
 
-__global__ void gather_point_kernel() {}
-
 __global__ void finish_kernel(CpuMailbox* box, uint32_t* step_number) {
   const uint32_t number = next_number(*step_number);
   *step_number = number;
@@ -95,8 +93,6 @@ void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle s
   launch(wait_and_merge_kernel, dim3(blocks, static_cast<unsigned>(merge.tokens)), kMergeThreads, 0, stream, wait,
          merge);
 }
-
-void gather_point(StreamHandle stream) { launch_after_all(gather_point_kernel, 1, 1, 0, stream); }
 
 void finish_step(CpuMailbox* box, uint32_t* step_number, StreamHandle stream) {
   launch_after_all(finish_kernel, 1, 1, 0, stream, box, step_number);

@@ -62,6 +62,10 @@ struct ExpertBench {
         out(int64_t{tokens} * count * shape.hidden * 4),
         residual(int64_t{tokens} * shape.hidden * 4),
         items(context, sets * count),
+        units(cuda::blob_units(layout)),
+        counters(sets * count * cuda::kArrivalParts * 4),
+        copies(context, sets * count),
+        fetched(context, std::vector<int32_t>{0}),
         bounds(context, std::vector<int32_t>{0, count}),
         pairs(context, pairs_of(tokens)),
         ids(context, std::vector<int32_t>(static_cast<size_t>(tokens * count), 0)),
@@ -87,19 +91,29 @@ struct ExpertBench {
     merge = {ids.data(), weights.as<float>(), tokens, residual.as<float>(), shape.hidden};
     fetch(0, nullptr);
   }
-  // From now on the last `fetched` items of each set come from `bank`, which holds as many blobs as all sets fetch.
-  void fetch(int fetched, const std::byte* bank) {
+  // From now on the last `most` items of each set come from `bank`, which holds as many blobs as all sets fetch.
+  void fetch(int most, const std::byte* bank) {
     HostArray<cuda::ExpertItem> list(sets * count);
+    HostArray<cuda::Copy> copy_list(sets * count);
     const auto tokens = static_cast<int32_t>(merge.tokens);
     for (int64_t i = 0; i < list.size(); ++i) {
       const auto place = static_cast<int32_t>(i % count);
+      const int64_t copy = place - (count - most);
       std::byte* slot = blobs.data() + i * layout.bytes;
-      list[i] = {slot, nullptr, place * tokens, tokens};
-      if (place < count - fetched) continue;
-      list[i].blob = bank + (i / count * fetched + place - (count - fetched)) * layout.bytes;
-      list[i].copy_to = slot;
+      list[i] = {slot, place * tokens, tokens};
+      if (copy < 0) continue;
+      list[i].arrival = static_cast<int32_t>(i);
+      copy_list[i / count * count + copy] = {bank + (i / count * most + copy) * layout.bytes, slot,
+                                             counters.as<uint32_t>() + cuda::kArrivalParts * i, units};
     }
     items.write(list);
+    copies.write(copy_list);
+    HostArray<int32_t> number(1);
+    number[0] = most;
+    fetched.write(number);
+    args.arrivals = {counters.as<uint32_t>(), units, box.as_device<cuda::CpuMailbox>(), 0, 2'000'000'000};
+    args.fetch.count = fetched.data();
+    args.fetch.here = bank != nullptr;
   }
   std::vector<int32_t> pairs_of(int tokens) const {
     std::vector<int32_t> result;
@@ -110,7 +124,9 @@ struct ExpertBench {
   }
   double seconds(Context& context, bool gate_up, Down down) {
     const double all = replay_seconds(context, kRuns, [&] {
+      if (args.fetch.here) cuda::fill_zero(counters.data(), counters.bytes(), context.stream.handle());
       for (int64_t set = 0; set < sets; ++set) {
+        args.fetch.copies = copies.data() + set * count;
         args.items = items.data() + set * count;
         if (gate_up) cuda::expert_gate_up(args, context.stream.handle());
         if (down == Down::kRows) cuda::expert_down(args, context.stream.handle());
@@ -127,6 +143,11 @@ struct ExpertBench {
   DeviceArray<uint32_t> x;
   cuda::DeviceBuffer activated, out, residual;
   DeviceArray<cuda::ExpertItem> items;
+  cuda::BlobUnits units;
+  cuda::DeviceBuffer counters;
+  DeviceArray<cuda::Copy> copies;
+  DeviceArray<int32_t> fetched;
+  cuda::PinnedBuffer box{sizeof(cuda::CpuMailbox)};
   DeviceArray<int32_t> bounds, pairs, ids;
   cuda::DeviceBuffer weights;
   cuda::ExpertArgs args;
@@ -178,26 +199,14 @@ void bench_fetches(Context& context) {
       const int64_t bytes = bench.layout.bytes;
       const cuda::PinnedBuffer bank(bench.sets * shape.items * bytes);
       const double no_fetch = bench.seconds(context, true, Down::kMerge);
-      for (const int fetched : {1, 2, 4, shape.items}) {
+      for (const int fetched : {0, 1, 2, 4, shape.items}) {
         bench.fetch(fetched, bank.device());
         const double seconds = bench.seconds(context, true, Down::kMerge);
-        std::vector<const std::byte*> from;
-        std::vector<std::byte*> to;
-        for (int64_t i = 0; i < bench.sets * fetched; ++i) {
-          from.push_back(bank.device() + i * bytes);
-          to.push_back(bench.blobs.data() + i * bytes);
-        }
-        const DeviceArray<const std::byte*> sources(context, from);
-        const DeviceArray<std::byte*> targets(context, to);
-        const DeviceArray<int32_t> counts(context, std::vector<int32_t>{fetched, 0});
-        cuda::GatherArgs gather;
-        gather.blob_bytes = bytes;
-        gather.work.copy_counts = counts.data();
         const double gathered = replay_seconds(context, kRuns, [&] {
           for (int64_t set = 0; set < bench.sets; ++set) {
-            gather.work.copy_source = sources.data() + set * fetched;
-            gather.work.copy_target = targets.data() + set * fetched;
-            cuda::gather(gather, context.stream.handle());
+            cuda::Fetch fetch = bench.args.fetch;
+            fetch.copies = bench.copies.data() + set * shape.items;
+            cuda::gather(fetch, cuda::kGatherBlocks, context.stream.handle());
           }
         });
         std::printf("%-32s %8d %9.2f us %6.1f %11.2f us %6.1f %13.2f\n", name_of(format_info(id), shape).c_str(),

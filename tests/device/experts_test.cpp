@@ -1,9 +1,11 @@
 // Checked against: the CPU's gate_up, matvec, merge and add kernels on the same blobs, bit for bit: items with any
 // number of pairs, none too, in a list that starts and ends inside a longer one. Some items are fetched: their blobs
-// are in pinned memory, and afterwards their slots must hold every byte of them, and no slot of another item any.
+// are in pinned memory, gate_up's launch copies them in an order of its own, and afterwards their slots must hold every
+// byte of them, their counters every unit, and those of other items nothing.
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 #include "tests/device/lists.h"
@@ -102,29 +104,62 @@ void merge_on_the_cpu(Context& context, const Choice& choice, int64_t tokens, in
   }
 }
 
-// Which items are fetched: the last `fetched` of the list. Their slots start poisoned.
+// Which items are fetched: the last `fetched` of the list, last expert first. All slots start poisoned, and the other
+// items' blobs are elsewhere.
 struct Fetches {
-  Fetches(Context& context, const Blobs& blobs, int64_t items, int64_t fetched)
-      : first(items - fetched),
+  Fetches(Context& context, const Blobs& blobs, int64_t item_count, int64_t fetched)
+      : items(item_count),
+        first(item_count - fetched),
+        units(cuda::blob_units(blobs.layout)),
         pinned(std::max<int64_t>(1, fetched) * blobs.layout.bytes),
-        slots(context, items * blobs.layout.bytes / 4) {
+        slots(context, item_count * blobs.layout.bytes / 4),
+        counters(context, HostArray<uint32_t>(cuda::kArrivalParts * item_count)),
+        copies(context, std::max<int64_t>(1, fetched)),
+        count(context, std::vector<int32_t>{static_cast<int32_t>(fetched)}) {
     std::memcpy(pinned.host(), blobs.of(first), static_cast<size_t>(fetched * blobs.layout.bytes));
+    HostArray<cuda::Copy> list(std::max<int64_t>(1, fetched));
+    for (int64_t i = 0; i < fetched; ++i) {
+      const int64_t item = item_count - 1 - i;
+      list[i] = {pinned.device() + (item - first) * blobs.layout.bytes,
+                 reinterpret_cast<std::byte*>(slots.data()) + item * blobs.layout.bytes,
+                 counters.data() + cuda::kArrivalParts * item, units};
+    }
+    copies.write(list);
   }
   void point(const Blobs& blobs, int64_t i, cuda::ExpertItem& item) const {
     if (i < first) return;
-    item.blob = pinned.device() + (i - first) * blobs.layout.bytes;
-    item.copy_to = reinterpret_cast<std::byte*>(slots.data()) + i * blobs.layout.bytes;
+    item.blob = reinterpret_cast<const std::byte*>(slots.data()) + i * blobs.layout.bytes;
+    item.arrival = static_cast<int32_t>(i);
   }
-  void check(Context& context, const Blobs& blobs, int64_t items, const std::string& group,
-             const std::string& what) const {
+  void give(cuda::ExpertArgs& args, int repeat) {
+    args.arrivals = {counters.data(), units, box.as_device<cuda::CpuMailbox>(), 0, 2'000'000'000};
+    args.fetch.copies = copies.data();
+    args.fetch.count = count.data();
+    args.fetch.here = true;
+    args.fetch.repeat = repeat;
+  }
+  void check(Context& context, const Blobs& blobs, const std::string& group, const std::string& what) const {
     HostArray<int32_t> expected = poisoned<int32_t>(slots.size());
     std::memcpy(reinterpret_cast<std::byte*>(expected.data()) + first * blobs.layout.bytes, blobs.of(first),
                 static_cast<size_t>((items - first) * blobs.layout.bytes));
     check_same(context, group, what, slots, expected);
+    HostArray<uint32_t> arrived(counters.size());
+    for (int64_t i = first; i < items; ++i) {
+      arrived[cuda::kArrivalParts * i] = units.gate_up;
+      arrived[cuda::kArrivalParts * i + 1] = units.all - units.gate_up;
+    }
+    check_same(context, group, what + " counters", counters, arrived);
+    const bool waited = box.as_host<cuda::CpuMailbox>()->failed == 0;
+    context.report.check(group, waited ? "" : what + ": a wait ended without its bytes");
   }
-  int64_t first;
+  int64_t items, first;
+  cuda::BlobUnits units;
   cuda::PinnedBuffer pinned;
   DeviceArray<int32_t> slots;
+  DeviceArray<uint32_t> counters;
+  DeviceArray<cuda::Copy> copies;
+  DeviceArray<int32_t> count;
+  cuda::PinnedBuffer box{sizeof(cuda::CpuMailbox)};
 };
 
 // One layer's work on the device: what its launches need, and what they write.
@@ -161,7 +196,7 @@ struct DeviceWork {
     int32_t begin = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int32_t pairs_of_item = routing.counts[static_cast<size_t>(i)];
-      result[i + 1] = {device_blobs.data() + i * blobs.layout.bytes, nullptr, begin, pairs_of_item};
+      result[i + 1] = {device_blobs.data() + i * blobs.layout.bytes, begin, pairs_of_item};
       fetches.point(blobs, i, result[i + 1]);
       begin += pairs_of_item;
     }
@@ -210,9 +245,10 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
   for (const bool merges : {false, true}) {
     const int64_t fetched = static_cast<int64_t>(seed + (merges ? 1 : 0)) % (item_count + 1);
     DeviceWork work(context, blobs, routing, x, expected, before, choice);
-    const Fetches fetches(context, blobs, item_count, fetched);
+    Fetches fetches(context, blobs, item_count, fetched);
     const DeviceArray<cuda::ExpertItem> items = work.items(context, blobs, routing, fetches);
     work.args.items = items.data();
+    fetches.give(work.args, merges ? 1 : 3);
     cuda::expert_gate_up(work.args, context.stream.handle());
     if (merges) {
       cuda::expert_down_merge(work.args, work.merge, context.stream.handle());
@@ -222,7 +258,7 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
       check_same(context, "down " + group, what, work.out, expected.out);
     }
     check_same(context, "gate_up " + group, what, work.activated, expected.activated);
-    fetches.check(context, blobs, item_count, "copies " + std::string(format.name), what);
+    fetches.check(context, blobs, "copies " + std::string(format.name), what);
   }
 }
 

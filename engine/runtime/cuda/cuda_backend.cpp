@@ -1,6 +1,7 @@
 // Steps: inputs, graphs, waiting for the device. The family's operations are in cuda_operations.cpp.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/runtime/cuda/cuda_backend_impl.h"
 #include "engine/runtime/expert_pairs.h"
@@ -193,7 +194,14 @@ void CudaBackend::run(const cuda::Graph& graph) {
     main_.synchronize();
   }
   moe_.end_step();
+  require_answered();
+}
+
+// A step that failed may have left slots without their bytes.
+void CudaBackend::require_answered() {
+  const bool dirty = std::exchange(slots_dirty_, true);
   moe_.require_answered();
+  slots_dirty_ = dirty;
 }
 
 void CudaBackend::wait_until_finished() {
@@ -256,7 +264,7 @@ void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
     launch_layers(sites, plans);
     wait_until_finished();
     moe_.end_step();
-    moe_.require_answered();
+    require_answered();
     return;
   }
   cuda::Graph& graph = sweep_graphs_[static_cast<size_t>(count_) - 1];

@@ -91,6 +91,7 @@ class CudaBackend final : public ServeBackend {
   // As finish_step counts: 0 is skipped when the number wraps.
   void next_step() { step_number_ = step_number_ == UINT32_MAX ? 1 : step_number_ + 1; }
   void run(const cuda::Graph& graph);
+  void require_answered();
   void wait_until_finished();
   // cuda_prefill_operations.cpp
   void prefill_step(const StepBatch& batch);

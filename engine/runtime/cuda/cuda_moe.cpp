@@ -11,6 +11,8 @@ namespace {
 
 // A layer's experts take milliseconds on a slow CPU; ten seconds is a machine that has stopped.
 constexpr uint64_t kAnswerTimeoutNs = 10'000'000'000;
+// Between a step's promotions or prefetches: longer than the host's watchdog.
+constexpr uint64_t kCopierTimeoutNs = 60'000'000'000;
 
 // Pinned words that the device writes or reads while the host does.
 uint32_t load_acquire(const uint32_t& word) {
@@ -56,17 +58,20 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.max_distinct = max_distinct_;
   plan.ids = call.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
-  plan.items_fetch = arms_of(call).items_fetch;
-  plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  const Arms arms = arms_of(call);
+  plan.queue = queue_;
+  if (arms.promotions) plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
     plan.predicted = call.predicted;
     plan.predicted_ranks = cuda::kMaxPlanTopK;
     plan.max_prefetches = config_.max_prefetches_per_layer;
     plan.next_bank = weights_.bank(call.layer + 1);
     plan.next_blob_bytes = bank_.layout(call.layer + 1).bytes;
+    plan.next_units = cuda::blob_units(bank_.layout(call.layer + 1));
   }
   plan.bank = weights_.bank(call.layer);
   plan.blob_bytes = layout.bytes;
+  plan.units = cuda::blob_units(layout);
   plan.slots = slots_.data();
   plan.slot_bytes = slot_bytes_;
   plan.work = work_[static_cast<size_t>(call.layer)];
@@ -85,20 +90,19 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   Arms arms;
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
-  arms.promotions = slots && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
-  arms.prefetches = slots && config_.look_ahead != LookAhead::kOff && call.layer + 1 < bank_.layers();
-  arms.items_fetch = slots && !arms.fetches;  // then nothing is: one launch for all items, merged in the last
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
+  arms.promotions = slots && arms.cpu && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.prefetches = slots && config_.look_ahead != LookAhead::kOff;
   return arms;
 }
 
-cuda::ExpertArgs CudaMoe::experts_of(const CudaMoeCall& call, int first_bound, int last_bound) const {
+cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) const {
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::ExpertArgs experts;
   experts.layout = bank_.layout(call.layer);
   experts.items = work.items;
-  experts.item_begin = work.item_bounds + first_bound;
-  experts.item_end = work.item_bounds + last_bound;
+  experts.item_begin = work.item_bounds;
+  experts.item_end = work.item_bounds + 3;
   experts.max_item_pairs = call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
@@ -107,19 +111,37 @@ cuda::ExpertArgs CudaMoe::experts_of(const CudaMoeCall& call, int first_bound, i
   experts.activated = activated();
   experts.out = outputs();
   experts.out_stride = hidden_;
+  experts.arrivals = {table_.arrived, cuda::blob_units(experts.layout), box_memory_.as_device<cuda::CpuMailbox>(),
+                      call.layer, kAnswerTimeoutNs};
+  experts.fetch.copies = work.fetches;
+  experts.fetch.count = work.fetch_count;
+  experts.fetch.here = arms.fetches;
+  experts.fetch.repeat = config_.link_slowdown;
+  experts.fetch.pending = queue_.words + cuda::kPending;
+  if (proxy_) experts.fetch.post = proxy_->post(kAnswerTimeoutNs);
   return experts;
 }
 
-void CudaMoe::fork_link() {
-  forked_.record(main_.handle());
-  forked_.make_wait(link_.handle());
-  link_used_ = true;
+cuda::CopierArgs CudaMoe::copier() const {
+  return {.queue = queue_,
+          .repeat = config_.link_slowdown,
+          .drain = config_.no_wait,
+          .box = box_memory_.as_device<cuda::CpuMailbox>(),
+          .timeout_ns = kCopierTimeoutNs};
 }
 
-// Items that fetch for themselves. Without a CPU arm every pair is an item's, and the last kernel merges.
-void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
-  join_prefetch();
-  const cuda::ExpertArgs experts = experts_of(call, 0, 3);
+// Once a step, before its first plan. In the no-wait mode each layer has a copier of its own, behind its experts.
+void CudaMoe::start_copier(const Arms& arms) {
+  if (copier_runs_ || config_.no_wait || (!arms.promotions && !arms.prefetches)) return;
+  copier_runs_ = true;
+  forked_.record(main_.handle());
+  forked_.make_wait(link_.handle());
+  cuda::copy_queued(copier(), link_.handle());
+  if (arms.prefetches) cuda::wait_for_copier(copier(), main_.handle());
+}
+
+void CudaMoe::compute(const Arms& arms, const CudaMoeCall& call) {
+  const cuda::ExpertArgs experts = experts_of(arms, call);
   cuda::expert_gate_up(experts, main_.handle());
   if (arms.cpu) {
     cuda::expert_down(experts, main_.handle());
@@ -127,67 +149,6 @@ void CudaMoe::compute_items(const Arms& arms, const CudaMoeCall& call) {
     cuda::expert_down_merge(experts, {call.ids, call.weights, call.tokens, call.residual, call.residual_stride},
                             main_.handle());
   }
-}
-
-void CudaMoe::compute_filled_slots(const Arms& arms, const CudaMoeCall& call) {
-  const auto compute = [&](int first_bound, int last_bound) {
-    const cuda::ExpertArgs experts = experts_of(call, first_bound, last_bound);
-    cuda::expert_gate_up(experts, main_.handle());
-    cuda::expert_down(experts, main_.handle());
-  };
-  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  const int64_t blob_bytes = bank_.layout(call.layer).bytes;
-  if (arms.fetches && proxy_) {
-    proxy_->post(work, false, blob_bytes, kAnswerTimeoutNs, main_.handle());
-  } else if (arms.fetches) {
-    fork_link();
-    cuda::gather({.work = work, .blob_bytes = blob_bytes, .repeat = config_.link_slowdown}, link_.handle());
-    fetched_.record(link_.handle());
-  }
-  compute(0, 1);
-  if (!arms.fetches) return;
-  if (proxy_) {
-    proxy_->wait(false, kAnswerTimeoutNs, main_.handle());
-    join_prefetch();
-  } else {
-    fetched_.make_wait(main_.handle());  // and for the prefetch before it on the link stream
-    prefetch_open_ = false;
-    cuda::gather_point(main_.handle());
-  }
-  compute(1, 3);
-}
-
-void CudaMoe::prefetch(const Arms& arms, const CudaMoeCall& call) {
-  if (!arms.prefetches) return;
-  fork_link();
-  cuda::gather({.work = work_[static_cast<size_t>(call.layer)],
-                .blob_bytes = bank_.layout(call.layer + 1).bytes,
-                .repeat = config_.link_slowdown,
-                .prefetches = true},
-               link_.handle());
-  prefetched_.record(link_.handle());
-  prefetch_open_ = true;
-}
-
-void CudaMoe::join_prefetch() {
-  if (!prefetch_open_) return;
-  prefetch_open_ = false;
-  prefetched_.make_wait(main_.handle());
-  cuda::gather_point(main_.handle());
-}
-
-void CudaMoe::promote(const Arms& arms, const CudaMoeCall& call) {
-  if (!arms.promotions) return;
-  const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
-  const int64_t blob_bytes = bank_.layout(call.layer).bytes;
-  if (proxy_) {
-    proxy_->post(work, true, blob_bytes, kAnswerTimeoutNs, main_.handle());
-    proxy_used_ = true;
-    return;
-  }
-  fork_link();
-  cuda::gather({.work = work, .promotions = true, .blob_bytes = blob_bytes, .repeat = config_.link_slowdown},
-               link_.handle());
 }
 
 void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
@@ -212,16 +173,15 @@ void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
 
 void CudaMoe::decode(const CudaMoeCall& call) {
   const Arms arms = arms_of(call);
+  start_copier(arms);
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
-  if (arms.slots && arms.items_fetch) compute_items(arms, call);
-  if (arms.slots && !arms.items_fetch) compute_filled_slots(arms, call);
-  prefetch(arms, call);
-  promote(arms, call);
-  if (arms.cpu && config_.no_wait) {
+  if (arms.slots) compute(arms, call);
+  if (config_.no_wait) {
+    if (arms.promotions || arms.prefetches) cuda::copy_queued(copier(), main_.handle());
     main_.synchronize();
     serve_posted();
   }
-  if (arms.cpu || !arms.items_fetch) wait_and_merge(call);
+  if (arms.cpu) wait_and_merge(call);
 }
 
 void CudaMoe::begin_step() {
@@ -233,12 +193,11 @@ void CudaMoe::end_step() {
 }
 
 bool CudaMoe::join() {
-  if (proxy_used_) proxy_->wait(true, kAnswerTimeoutNs, main_.handle());
-  proxy_used_ = false;
-  if (!link_used_) return false;
+  if (!copier_runs_) return false;
+  copier_runs_ = false;
+  cuda::close_queue(queue_, main_.handle());
   joined_.record(link_.handle());
   joined_.make_wait(main_.handle());
-  link_used_ = prefetch_open_ = false;
   return true;
 }
 
@@ -271,11 +230,13 @@ void CudaMoe::require_answered() {
   abandoned_ = false;
   store_release(box_->failed, 0);
   store_release(box_->abandon, 0);
-  throw Error(ErrorKind::kFailed,
-              {.what = "the CPU did not answer the device in time",
-               .value = failed == 0 ? "the step was abandoned" : "MoE layer " + std::to_string(failed - 1),
-               .allowed = std::to_string(kAnswerTimeoutNs / 1'000'000'000) + " s",
-               .action = "see whether other programs hold the cores"});
+  std::string where = "MoE layer " + std::to_string(failed - 1);
+  if (failed == 0) where = "the step was abandoned";
+  if (failed == cuda::kCopierLeft) where = "copies beside the step";
+  throw Error(ErrorKind::kFailed, {.what = "the CPU's answer or an expert's bytes did not reach the device in time",
+                                   .value = where,
+                                   .allowed = std::to_string(kAnswerTimeoutNs / 1'000'000'000) + " s",
+                                   .action = "see whether other programs hold the cores or the link"});
 }
 
 std::string CudaMoe::mechanism() const {

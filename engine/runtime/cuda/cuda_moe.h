@@ -1,24 +1,18 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
-// One layer is a chain on the main stream: route and plan; gate and up, then down of the hits, while a gather on the
-// link stream, or the copy engine's proxy, fills the slots of what is fetched; the same of the fetched ones; the wait
-// for the CPU arm, which has worked beside all this, the merge in slot order and the addition to the residual stream. A
-// step that never fetches has one launch less for each, and the merge in down's.
+// One layer is a chain on the main stream: route and plan; gate and up of all experts; down; the merge in slot order
+// and the addition to the residual stream, which where there is a CPU arm waits for its answer. What is fetched is
+// copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of fetched
+// experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
 //
-// Items that fetch for themselves (ExpertItem::copy_to) are not used: one expert of 2.7 MB took 117 us so, against 55
-// of the gather and 22 of the products (H200).
+// Promotions and prefetches go through a queue that plans append to. Its copier runs on the link stream for the whole
+// step and yields to fetches; the step's end joins it. A promoted slot is not read in its step: its key belongs to a
+// layer that has been planned already. A prefetched one has an arrival, as a fetched one has. Neither is overwritten
+// before it is used or the step ends: SlotTable holds it. Their victims are no slots that a layer of this step still
+// reads: the plan is behind all earlier layers' experts, holds its own layer's, and later layers find the victims' keys
+// gone.
 //
-// Promotions: by a gather on the link stream, which starts behind the layer's experts and is joined at the end of the
-// step. A promoted slot is not read in its step: its key belongs to a layer that has been planned already, and a hit of
-// it comes in the next step at the earliest. It is not overwritten in its step: SlotTable holds it. A promotion's own
-// victim is no slot that a layer of this step still reads: the plan is behind all earlier layers' experts, and later
-// layers find the victim's key gone.
-//
-// Look-ahead: what the plan prefetches for the next layer is copied by a gather on the link stream behind this layer's
-// experts, so under the next layer's dense part; the next layer's experts start when it is done. Its slots are in
-// nobody's way: SlotTable holds them until they are used or the step ends.
-//
-// The copy engine's promotions are copied in order with its fetches: they do not yield to those of the next layer.
+// A step that failed may leave slots without their bytes: its owner restores the table's content before the next one.
 // Thread rule: one thread. decode() only launches; serve_posted() is the host's side of the mailbox.
 #pragma once
 
@@ -66,7 +60,7 @@ class CudaMoe {
   // Around a step, launches included: the copy engine's thread is awake.
   void begin_step();
   void end_step();
-  // Before the last launch of a step: the link stream joins, if it was used: true.
+  // Before the last launch of a step: the copier ends and its stream joins, if it was used: true.
   bool join();
   // What the last launch tells the host by.
   cuda::EndStepArgs end_of_step() const;
@@ -102,41 +96,38 @@ class CudaMoe {
  private:
   SlotPolicy slot_policy() const;
   void make_table();
+  void make_queue();
   void make_work();
   void make_mailbox();
   // What a layer may do, decided when its nodes are launched: an arm that never has work has no nodes.
   struct Arms {
     bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
-    bool items_fetch = false;  // else slots are filled before their experts are computed
   };
   Arms arms_of(const CudaMoeCall& call) const;
   cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
-  cuda::ExpertArgs experts_of(const CudaMoeCall& call, int first_bound, int last_bound) const;
-  void fork_link();
-  void compute_items(const Arms& arms, const CudaMoeCall& call);
-  void compute_filled_slots(const Arms& arms, const CudaMoeCall& call);
-  void prefetch(const Arms& arms, const CudaMoeCall& call);
-  void join_prefetch();
-  void promote(const Arms& arms, const CudaMoeCall& call);
+  cuda::ExpertArgs experts_of(const Arms& arms, const CudaMoeCall& call) const;
+  cuda::CopierArgs copier() const;
+  void start_copier(const Arms& arms);
+  void compute(const Arms& arms, const CudaMoeCall& call);
   void wait_and_merge(const CudaMoeCall& call);
 
   const EngineConfig& config_;
   const DeviceWeights& weights_;
   const ExpertBank& bank_;
   cuda::Stream& main_;
-  cuda::Stream link_{cuda::StreamPriority::kLowest};  // promotions yield to what the main stream runs
-  cuda::Event forked_, fetched_, prefetched_, joined_;
-  bool link_used_ = false;      // since the last join()
-  bool prefetch_open_ = false;  // a prefetch that no layer has waited for
-  bool proxy_used_ = false;     // for promotions, since the last join()
+  cuda::Stream link_;  // the copier's
+  cuda::Event forked_, joined_;
+  bool copier_runs_ = false;  // since the last join()
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;
   int64_t slot_bytes_ = 0;
-  cuda::DeviceBuffer slots_, table_memory_, work_memory_, split_, counters_memory_, step_number_, arrived_;
+  cuda::DeviceBuffer slots_, table_memory_, queue_memory_, work_memory_, split_, counters_memory_, step_number_,
+      arrived_;
   cuda::DeviceBuffer activated_, outputs_;
   cuda::SlotTableView table_;
+  cuda::LinkQueue queue_;
   std::vector<cuda::LayerWork> work_;  // per MoE layer
   cuda::PinnedBuffer slot_mirror_;
 

@@ -44,13 +44,14 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
   split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
   cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
   make_table();
+  make_queue();
   make_work();
   make_mailbox();
   cpu_ = std::make_unique<CpuArm>(
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
   if (config_.fetch_mechanism == FetchMechanism::kCopyEngine && config_.slots > 0) {
-    proxy_ = std::make_unique<cuda::CopyProxy>(2 * max_distinct_);
+    proxy_ = std::make_unique<cuda::CopyProxy>(max_distinct_);
   }
   reset_counters();
   SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
@@ -70,7 +71,7 @@ void CudaMoe::make_table() {
   table_.half_life_log2 = slot_policy().half_life_log2;
   table_.max_distinct = max_distinct_;
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
-  table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 3 * padded(slots * 8) +
+  table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 4 * padded(slots * 8) +
                                      padded(cuda::kClockWords * 8));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
@@ -79,26 +80,39 @@ void CudaMoe::make_table() {
   table_.stamp = take<uint64_t>(at, slots);
   table_.filled_in = take<uint64_t>(at, slots);
   table_.prefetched_in = take<uint64_t>(at, slots);
+  table_.arrived = take<uint32_t>(at, cuda::kArrivalParts * slots);
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
   cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
 }
 
+// Copies of a step: no layer appends more than it has experts, or may prefetch.
+void CudaMoe::make_queue() {
+  const int64_t promotions = int64_t{max_distinct_} * bank_.layers();
+  const int64_t prefetches = int64_t{config_.max_prefetches_per_layer} * bank_.layers();
+  const auto copy_bytes = static_cast<int64_t>(sizeof(cuda::Copy));
+  queue_memory_ = cuda::DeviceBuffer(padded(promotions * copy_bytes) + padded(prefetches * copy_bytes) +
+                                     padded(4 * cuda::kLinkWords));
+  std::byte* at = queue_memory_.data();
+  queue_.copies[cuda::kPromotion] = take<cuda::Copy>(at, promotions);
+  queue_.copies[cuda::kPrefetch] = take<cuda::Copy>(at, prefetches);
+  queue_.words = take<uint32_t>(at, cuda::kLinkWords);
+}
+
 void CudaMoe::make_work() {
-  const int64_t copies = int64_t{max_distinct_} + config_.max_prefetches_per_layer;
   const int64_t bytes = padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::ExpertItem))) +
-                        2 * padded(copies * 8) + padded(max_pairs_ * 4) + padded(max_pairs_) + 3 * kAlign;
+                        padded(max_distinct_ * static_cast<int64_t>(sizeof(cuda::Copy))) + padded(max_pairs_ * 4) +
+                        padded(max_pairs_) + 3 * kAlign;
   work_memory_ = cuda::DeviceBuffer(bytes * bank_.layers());
   std::byte* at = work_memory_.data();
   for (int layer = 0; layer < bank_.layers(); ++layer) {
     cuda::LayerWork work;
     work.items = take<cuda::ExpertItem>(at, max_distinct_);
-    work.copy_source = take<const std::byte*>(at, copies);
-    work.copy_target = take<std::byte*>(at, copies);
+    work.fetches = take<cuda::Copy>(at, max_distinct_);
     work.pairs = take<int32_t>(at, max_pairs_);
     work.from_host = take<uint8_t>(at, max_pairs_);
     work.item_bounds = take<int32_t>(at, 4);
-    work.copy_counts = take<int32_t>(at, 3);
+    work.fetch_count = take<int32_t>(at, 1);
     work.ticket = take<uint32_t>(at, 1);
     work_.push_back(work);
   }
@@ -190,6 +204,7 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   cuda::fill_zero(table_.filled_in, table_.slots * int64_t{8}, main_.handle());
   cuda::fill_zero(table_.prefetched_in, table_.slots * int64_t{8}, main_.handle());
   upload(table_.clock, clock);
+  cuda::fill_zero(queue_.words, cuda::kLinkWords * int64_t{4}, main_.handle());
   main_.synchronize();
 }
 
