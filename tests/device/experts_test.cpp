@@ -28,6 +28,8 @@ struct Routing {
   HostArray<int32_t> pairs{0};
 };
 
+int most_pairs(const Routing& routing) { return *std::max_element(routing.counts.begin(), routing.counts.end()); }
+
 Routing random_routing(const std::vector<int>& counts, Random& random) {
   Routing routing;
   routing.counts = counts;
@@ -179,7 +181,7 @@ struct DeviceWork {
     args.item_begin = bounds.data();
     args.item_end = bounds.data() + 1;
     args.max_items = static_cast<int>(routing.counts.size()) + 3;
-    args.max_item_pairs = *std::max_element(routing.counts.begin(), routing.counts.end()) <= 1 ? 1 : 0;
+    args.max_item_pairs = routing.pairs.size() <= kTopK && most_pairs(routing) <= 1 ? 1 : 0;  // all of the first token
     args.pairs = pairs.data();
     args.top_k = kTopK;
     args.x = x.data();
