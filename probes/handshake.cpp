@@ -94,12 +94,11 @@ class HandOver {
     plan.fetch_of_misses = memory_.take<int32_t>(distinct_ + 1);
     plan.blob_bytes = plan.slot_bytes = 4096;
     plan.work = {memory_.take<cuda::ExpertItem>(distinct_),
-                 memory_.take<int32_t>(3),
+                 memory_.take<int32_t>(4),
                  memory_.take<int32_t>(pairs_),
                  memory_.take<uint8_t>(pairs_),
-                 memory_.take<const std::byte*>(2 * distinct_),
-                 memory_.take<std::byte*>(2 * distinct_),
-                 memory_.take<int32_t>(2),
+                 memory_.take<cuda::Copy>(distinct_),
+                 memory_.take<int32_t>(1),
                  memory_.take<uint32_t>(1)};
     plan.counters = memory_.take<cuda::StepCounters>(1);
     plan.mailbox = {box_.as_device<cuda::CpuMailbox>(), ids_.as_device<int32_t>(), x_.as_device<uint32_t>()};

@@ -8,6 +8,7 @@
 #include "engine/runtime/cuda/device_weights_cuda.h"
 #include "kernels/base/random.h"
 #include "kernels/cuda/copy_proxy.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/host/worker_pool.h"
 #include "probes/gpu_memory.h"
 #include "probes/gpu_probe.h"
@@ -73,13 +74,10 @@ class Fetcher {
         most_(std::min<int>(kMaxBlobs, static_cast<int>(set_.blobs.size()))),
         repeat_(context.base.link_slowdown),
         slots_(most_ * set_.bytes),
-        lists_(int64_t{kMaxFetches} * (2 * kMaxBlobs * 8 + 3 * 256) + 4096),
+        lists_(int64_t{kMaxFetches} * (kMaxBlobs * static_cast<int64_t>(sizeof(cuda::Copy)) + 2 * 256) + 4096),
+        arrived_(int64_t{kMaxFetches} * kMaxBlobs * cuda::kArrivalParts * 4),
         proxy_(kMaxBlobs) {
-    for (cuda::LayerWork& work : work_) {
-      work.copy_source = lists_.take<const std::byte*>(kMaxBlobs);
-      work.copy_target = lists_.take<std::byte*>(kMaxBlobs);
-      work.copy_counts = lists_.take<int32_t>(2);
-    }
+    for (List& list : fetches_) list = {lists_.take<cuda::Copy>(kMaxBlobs), lists_.take<int32_t>(1)};
   }
 
   int most() const { return most_; }
@@ -116,16 +114,19 @@ class Fetcher {
   void choose(int count, int fetches) {
     chosen_.clear();
     for (int f = 0; f < fetches; ++f) {
-      const cuda::LayerWork& work = work_[f];
       for (int i = 0; i < count; ++i) {
         chosen_.push_back(next_blob());
-        lists_.host(work.copy_source)[i] = set_.blobs[chosen_.back()].device;
-        lists_.host(work.copy_target)[i] = slots_.data() + i * set_.bytes;
+        const auto units = static_cast<uint32_t>(set_.bytes / cuda::kUnitBytes);
+        lists_.host(fetches_[f].copies)[i] = {
+            set_.blobs[chosen_.back()].device,
+            slots_.data() + i * set_.bytes,
+            arrived_.as<uint32_t>() + (int64_t{f} * kMaxBlobs + i) * cuda::kArrivalParts,
+            {units, units}};
       }
-      lists_.host(work.copy_counts)[0] = count;
-      lists_.host(work.copy_counts)[1] = 0;
+      *lists_.host(fetches_[f].count) = count;
     }
     lists_.upload(stream_);
+    cuda::fill_zero(arrived_.data(), arrived_.bytes(), stream_.handle());
   }
 
   size_t next_blob() {
@@ -142,13 +143,13 @@ class Fetcher {
     if (copy_engine) proxy_.begin();
     const double seconds = stream_seconds(stream_, [&] {
       for (int f = 0; f < fetches; ++f) {
-        const cuda::LayerWork& work = work_[f];
-        if (copy_engine) {
-          proxy_.post(work, false, set_.bytes, kTimeoutNs, stream_.handle());
-          proxy_.wait(false, kTimeoutNs, stream_.handle());
-        } else {
-          cuda::gather({work, false, set_.bytes, 0, repeat_}, stream_.handle());
-        }
+        cuda::Fetch fetch;
+        fetch.copies = fetches_[f].copies;
+        fetch.count = fetches_[f].count;
+        fetch.repeat = repeat_;
+        if (copy_engine) fetch.post = proxy_.post(kTimeoutNs);
+        cuda::gather(fetch, copy_engine ? 1 : cuda::kGatherBlocks, stream_.handle());
+        if (copy_engine) cuda::await_copies(fetch, kTimeoutNs, stream_.handle());
       }
     });
     if (copy_engine) {
@@ -163,8 +164,13 @@ class Fetcher {
   cuda::Stream stream_;
   cuda::DeviceBuffer slots_;
   MirroredMemory lists_;
+  cuda::DeviceBuffer arrived_;
   cuda::CopyProxy proxy_;
-  cuda::LayerWork work_[kMaxFetches];
+  struct List {
+    cuda::Copy* copies = nullptr;
+    int32_t* count = nullptr;
+  };
+  List fetches_[kMaxFetches];
   std::vector<size_t> order_, chosen_;
   size_t at_ = 0;
   Random random_{5};

@@ -184,6 +184,9 @@ void SlotTable::prefetch(int layer, std::span<const int> predicted, int max_pref
   for (const int expert : predicted) {
     if (static_cast<int>(copies.size()) >= max_prefetches) break;
     if (contains(layer, expert)) continue;
+    const uint64_t expected = priority_of_key_[static_cast<size_t>(key(layer, expert))];
+    const uint64_t victim = heap_.stamp(heap_.top()) >> slot_bits_;
+    if (!worth_prefetching(expected, victim, policy_.half_life_log2)) continue;
     if (!fill_aside(key(layer, expert), true)) break;
     copies.push_back({expert, slot_of(layer, expert)});
   }

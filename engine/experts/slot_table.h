@@ -61,9 +61,9 @@ class SlotTable {
   void plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses, int max_promotions,
             LayerPlan& out);
 
-  // Of the experts that a later layer of this step is expected to use, best first, those in no slot get one, at most
-  // max_prefetches. Duplicates are allowed. Predictions are no uses: priorities stay. `copies` is cleared and refilled
-  // in order of copying; it must have room for max_prefetches.
+  // Of the experts that a later layer of this step is expected to use, best first, those in no slot that are worth the
+  // next victim's (worth_prefetching) get one, at most max_prefetches. Duplicates are allowed. Predictions are no uses:
+  // priorities stay. `copies` is cleared and refilled in order of copying; it must have room for max_prefetches.
   void prefetch(int layer, std::span<const int> predicted, int max_prefetches, std::vector<ExpertSlot>& copies);
 
   // Resident start: puts experts into slots in (layer, expert) order until the slots are full.

@@ -143,6 +143,18 @@ void CopyProxy::begin() { state_->set_activity(State::kAwake); }
 
 void CopyProxy::end() { state_->set_activity(State::kAsleep); }
 
+void CopyProxy::finish() {
+  CopyMailbox& box = *state_->mailbox.as_host<CopyMailbox>();
+  state_->set_activity(State::kAwake);
+  const uint32_t posted = std::atomic_ref(box.posted).load(std::memory_order_acquire);
+  while (std::atomic_ref(box.taken).load(std::memory_order_acquire) != posted &&
+         std::atomic_ref(box.broken).load(std::memory_order_acquire) == 0) {
+    std::this_thread::yield();
+  }
+  state_->set_activity(State::kAsleep);
+  state_->stream.synchronize();
+}
+
 CopyPost CopyProxy::post(uint64_t timeout_ns) const {
   return {state_->mailbox.as_device<CopyMailbox>(), state_->lists.as_device<Copy>(), state_->number.as<uint32_t>(),
           state_->max_copies, timeout_ns};

@@ -40,6 +40,9 @@ class CopyProxy {
   void begin();
   void end();
 
+  // Between steps: until everything posted has been copied, or copying has failed. For who writes the targets itself.
+  void finish();
+
   // For a Fetch. A post that finds no free list for timeout_ns gives up, at once when something failed before; then
   // check() throws.
   CopyPost post(uint64_t timeout_ns) const;

@@ -160,14 +160,8 @@ LinkState link_state(int index) {
   return {nvml.link_generation, nvml.link_width};
 }
 
-Stream::Stream(StreamPriority priority) {
-  int lowest = 0, highest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cannot ask for the priorities of CUDA streams");
-  // Non-blocking: work on the default stream, if some library starts any, does not order ours. The usual priority is
-  // the highest one: without that there is nothing below it.
-  const int chosen = priority == StreamPriority::kLowest ? lowest : highest;
-  check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, chosen), "cannot create a CUDA stream");
-}
+// Non-blocking: work on the default stream, if some library starts any, does not order ours.
+Stream::Stream() { check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cannot create a CUDA stream"); }
 
 Stream::~Stream() { cudaStreamDestroy(handle_); }
 

@@ -38,11 +38,9 @@ struct LinkState {
 };
 LinkState link_state(int index);
 
-enum class StreamPriority : uint8_t { kUsual, kLowest };
-
 class Stream {
  public:
-  explicit Stream(StreamPriority priority = StreamPriority::kUsual);
+  Stream();
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -33,8 +33,8 @@ class Copier {
     for (Place& place : places_) place.unit = blockIdx.x * kWarps + threadIdx.x / kWarp;
   }
   __device__ void run() {
-    uint64_t since = nanoseconds_now();  // something was copied
-    for (int idle = 1;; ++idle) {
+    uint64_t since = nanoseconds_now(), next_look = since + kLookNs;  // since: something was copied
+    while (true) {
       // Closed before the counts: what was appended before it is seen.
       const bool closed = args_.drain || load(kClosed) != 0;
       const bool yields = !args_.drain && load(kPending) != 0;
@@ -43,16 +43,23 @@ class Copier {
         continue;
       }
       if (!yields && closed) return;
-      __nanosleep(200);
-      if (idle % kPollsPerLook != 0) continue;
-      if (load_relaxed_system(&args_.box->abandon) != 0 || load_relaxed_system(&args_.box->failed) != 0) return;
-      if (nanoseconds_now() - since > args_.timeout_ns) return store_release_system(&args_.box->failed, kCopierLeft);
+      __nanosleep(500);
+      if (__shfl_sync(kFullWarp, threadIdx.x % kWarp == 0 && gives_up(since, next_look), 0)) return;
     }
   }
 
  private:
-  static constexpr int kPollsPerLook = 256;  // at the mailbox, across the link
+  static constexpr uint64_t kLookNs = 1'000'000;  // at the mailbox, across the link
 
+  __device__ bool gives_up(uint64_t since, uint64_t& next_look) const {
+    const uint64_t now = nanoseconds_now();
+    if (now < next_look) return false;
+    next_look = now + kLookNs;
+    if (load_relaxed_system(&args_.box->abandon) != 0 || load_relaxed_system(&args_.box->failed) != 0) return true;
+    if (now - since <= args_.timeout_ns) return false;
+    store_release_system(&args_.box->failed, kCopierLeft);
+    return true;
+  }
   // The warp's threads agree: the first one reads.
   __device__ uint32_t load(int word) const {
     return __shfl_sync(kFullWarp, load_acquire_system(args_.queue.words + word), 0);
@@ -61,7 +68,7 @@ class Copier {
     for (const LinkKind kind : {kPrefetch, kPromotion}) {
       Copy copy;
       Place& place = places_[kind];
-      if (!place.find(args_.queue.copies[kind], load(kQueued + kind), copy)) continue;
+      if (!place.find(args_.queue.copies[kind], load(queued_word(kind)), copy)) continue;
       copy_unit(copy, place.unit, args_.repeat);
       place.unit += gridDim.x * kWarps;
       return true;

@@ -15,6 +15,7 @@ namespace ft::cuda {
 inline constexpr int kMaxPlanTokens = 64;
 inline constexpr int kMaxPlanTopK = 64;
 inline constexpr int kMaxPlanExperts = 4096;
+inline constexpr int kMaxPlanPrefetches = 64;
 
 // Words of SlotTableView::clock, zero at first. A restore, like SlotTable's, sets kPlanNumber and zeroes the others
 // except kPosted, which counts over the engine's life.
@@ -76,6 +77,7 @@ enum LinkWord : int {
   kLeft,                  // and that have ended
   kLinkWords
 };
+constexpr int queued_word(LinkKind kind) { return kQueued + static_cast<int>(kind); }
 struct LinkQueue {
   Copy* copies[kLinkKinds] = {};
   uint32_t* words = nullptr;  // [kLinkWords] zero between steps; null: no queue

@@ -21,7 +21,8 @@ int check_plan(const PlanArgs& args) {
   FT_CHECK(args.table.experts >= 1 && args.table.experts <= kMaxPlanExperts && args.layer >= 0);
   const int most_distinct = std::min(static_cast<int>(args.tokens) * args.top_k, args.table.experts);
   FT_CHECK(args.max_distinct >= most_distinct);
-  FT_CHECK(args.max_prefetches >= 0 && args.predicted_ranks >= 0 && args.predicted_ranks <= kMaxPlanTopK);
+  FT_CHECK(args.max_prefetches >= 0 && args.max_prefetches <= kMaxPlanPrefetches);
+  FT_CHECK(args.predicted_ranks >= 0 && args.predicted_ranks <= kMaxPlanTopK);
   FT_CHECK(args.max_prefetches == 0 || (args.predicted != nullptr && args.next_bank != nullptr));
   const bool appends = args.max_promotions > 0 || args.max_prefetches > 0;
   FT_CHECK(args.placement != Placement::kTable || args.table.slots == 0 || !appends || args.queue.words != nullptr);

@@ -235,12 +235,12 @@ __device__ inline void write_counts(const PlanArgs& a, int hits, int fetches, in
 
 // Where the next copy of a kind goes. Only plans append, one after the other.
 __device__ inline Copy* queue_end(const LinkQueue& queue, LinkKind kind) {
-  return queue.copies[kind] + __ldcg(queue.words + kQueued + kind);
+  return queue.copies[kind] + __ldcg(queue.words + queued_word(kind));
 }
 
 // After a barrier behind the writes of `count` copies at queue_end. By one thread.
 __device__ inline void append_queued(const LinkQueue& queue, LinkKind kind, int count) {
-  if (count > 0) add_release(queue.words + kQueued + kind, static_cast<uint32_t>(count));
+  if (count > 0) add_release(queue.words + queued_word(kind), static_cast<uint32_t>(count));
 }
 
 __device__ inline void count_layer(StepCounters& counters, int hits, int misses, int fetches, int promotions,

@@ -195,41 +195,85 @@ __device__ inline int prefetch_victims(const PlanArgs& a, const PlanLists& lists
   return taken;
 }
 
-// Predicted experts that are in no slot, best first, get the victims behind `first`. Needs name_predicted's lists and
+// Predicted experts that are in no slot, in order of prediction, as words of their priority and id to
+// lists.candidate_stamp. Returns how many. Ends with a barrier.
+inline constexpr int kExpertBits = 12;
+static_assert(kMaxPlanExperts <= 1 << kExpertBits);  // and priorities have at most 42 bits
+__device__ inline int list_absent(const PlanArgs& a, const PlanLists& lists, PlanState& state) {
+  const SlotTableView& table = a.table;
+  const int tokens = static_cast<int>(a.tokens), named = tokens * a.predicted_ranks;
+  int absent = 0;
+  for (int base = 0; base < named; base += kPlanThreads) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    int id = i < named ? a.predicted[i % tokens * a.predicted_ranks + i / tokens] : -1;
+    const int32_t key = (a.layer + 1) * table.experts + id;
+    if (id >= 0 && (lists.named_at[id] != i || table.slot_of_key[key] >= 0)) id = -1;
+    const Rank rank = rank_in_block(id >= 0, state);
+    if (id >= 0) {
+      lists.candidate_stamp[absent + rank.below] =
+          table.priority_of_key[key] << kExpertBits | static_cast<uint64_t>(id);
+    }
+    absent += rank.total;
+  }
+  __syncthreads();
+  return absent;
+}
+
+// Of the words in lists.candidate_stamp, those that are worth the next victim's slot move to the front. By warp 0: the
+// first of them gets the first victim, the first behind it that is worth the second victim gets that, and so on.
+__device__ inline int choose_prefetches(const PlanArgs& a, const PlanLists& lists, int absent, int victims) {
+  constexpr int kPerLane = kMaxPlanPrefetches / 32;
+  static_assert(kPerLane == 2);
+  const int lane = static_cast<int>(threadIdx.x);
+  uint64_t priority[kPerLane];
+  for (int i = 0; i < kPerLane; ++i) {
+    const int at = lane + 32 * i;
+    const int32_t key = at < victims ? a.table.key_of_slot[lists.candidate_slot[at]] : -1;
+    priority[i] = key < 0 ? 0 : a.table.priority_of_key[key];
+  }
+  int taken = 0;
+  for (int base = 0; base < absent && taken < victims; base += 32) {
+    const uint64_t word = base + lane < absent ? lists.candidate_stamp[base + lane] : 0;
+    unsigned left = base + 32 <= absent ? ~0u : (1u << (absent - base)) - 1;
+    __syncwarp();
+    while (taken < victims) {
+      const uint64_t victim = __shfl_sync(~0u, taken < 32 ? priority[0] : priority[1], taken % 32);
+      const bool worth = worth_prefetching(word >> kExpertBits, victim, a.table.half_life_log2);
+      const unsigned usable = __ballot_sync(~0u, worth) & left;
+      if (usable == 0) break;  // nor is any worth a later victim, whose priority is higher
+      const int first = __ffs(static_cast<int>(usable)) - 1;
+      if (lane == first) lists.candidate_stamp[taken] = word;
+      left &= ~((2u << first) - 1);
+      ++taken;
+    }
+    __syncwarp();
+  }
+  return taken;
+}
+
+// Predicted experts that are in no slot and worth it get the victims behind `first`. Needs name_predicted's lists and
 // the table as this layer leaves it. Ends with a barrier.
 __device__ inline void prefetch(const PlanArgs& a, const PlanLists& lists, int first, int count, int most,
                                 const PlanTime& time, PlanState& state) {
   const SlotTableView& table = a.table;
-  const int thread = static_cast<int>(threadIdx.x), tokens = static_cast<int>(a.tokens);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int absent = list_absent(a, lists, state);
   if (thread < 32) {
     const int victims = prefetch_victims(a, lists, first, count, most, time.step);
-    if (thread == 0) state.kept = victims;
+    const int chosen = choose_prefetches(a, lists, absent, victims);
+    if (thread == 0) state.prefetches = chosen;
   }
   __syncthreads();
-  const int victims = state.kept;
-  int absent = 0;
-  for (int base = 0; base < tokens * a.predicted_ranks && absent < victims; base += kPlanThreads) {
-    const int i = base + thread;
-    int id = i < tokens * a.predicted_ranks ? a.predicted[i % tokens * a.predicted_ranks + i / tokens] : -1;
-    const int32_t key = (a.layer + 1) * table.experts + id;
-    if (id >= 0 && (lists.named_at[id] != i || table.slot_of_key[key] >= 0)) id = -1;
-    const Rank rank = rank_in_block(id >= 0, state);  // its barriers keep the reads above before the writes below
-    const int place = absent + rank.below;
-    if (id >= 0 && place < victims) {
-      const int slot = lists.candidate_slot[place];
-      fill_slot(table, slot, key, time.step);
-      table.prefetched_in[slot] = time.step;
-      table.stamp[slot] = kHeldStamp;
-      queue_end(a.queue, kPrefetch)[place] = copy_to_slot(a, slot, a.next_bank + id * a.next_blob_bytes, a.next_units);
-    }
-    absent += rank.total;
-    __syncthreads();
-  }
-  if (thread == 0) {
-    state.prefetches = min(absent, victims);
-    append_queued(a.queue, kPrefetch, state.prefetches);
+  for (int place = thread; place < state.prefetches; place += kPlanThreads) {
+    const auto id = static_cast<int>(lists.candidate_stamp[place] & ((1u << kExpertBits) - 1));
+    const int slot = lists.candidate_slot[place];
+    fill_slot(table, slot, (a.layer + 1) * table.experts + id, time.step);
+    table.prefetched_in[slot] = time.step;
+    table.stamp[slot] = kHeldStamp;
+    queue_end(a.queue, kPrefetch)[place] = copy_to_slot(a, slot, a.next_bank + id * a.next_blob_bytes, a.next_units);
   }
   __syncthreads();
+  if (thread == 0) append_queued(a.queue, kPrefetch, state.prefetches);
 }
 
 // A step begins: what was held in the one before may be a victim again.

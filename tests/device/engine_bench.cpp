@@ -143,10 +143,12 @@ double step_bytes(const Bench& bench, int64_t context_length) {
   return static_cast<double>(bench.dense_bytes) + experts + kv;
 }
 
-double dense_us(Bench& bench, Twice twice, int tokens, int64_t context_length) {
+double dense_us(Bench& bench, Twice twice, int tokens, int64_t context_length,
+                Strategy strategy = Strategy::kResident) {
   LoadedModel model = bench.model;
   model.family = std::make_shared<RepeatingFamily>(bench.model.family, twice);
-  Engine engine(model, bench.config(Strategy::kResident, 0, tokens), bench.memory);
+  const int64_t slots = strategy == Strategy::kResident ? 0 : bench.model.family->geometry().total_experts();
+  Engine engine(model, bench.config(strategy, slots, tokens), bench.memory);
   for (int i = 0; i < tokens; ++i) engine.open_sequence();
   return median_us(kRepeats, [&] { engine.run_dense_step(tokens, context_length); });
 }
@@ -225,6 +227,36 @@ void layers_with_misses(Bench& bench, Strategy strategy) {
   }
 }
 
+// Decode steps over a trace, by how many of the CPU's experts may be copied into slots.
+void steps_with_promotions(Bench& bench, const char* preset, int percent) {
+  const ModelGeometry& g = bench.model.family->geometry();
+  const auto trace =
+      std::make_shared<RoutingTrace>(synthetic_routing(preset, kLayers, g.expert.experts, g.expert.top_k, 300, 1));
+  for (const int promotions : {0, 1, 2}) {
+    EngineConfig config = bench.config(Strategy::kHybrid, g.total_experts() * percent / 100, 1);
+    config.cache_policy = CachePolicy::kLrfu;
+    config.weights.synthetic = true;
+    config.promote_bytes_per_layer = promotions * bench.blob_bytes;
+    Engine engine(bench.model, config, bench.memory);
+    engine.set_routing(trace);
+    const int sequence = engine.open_sequence();
+    const std::vector<int32_t> id = {1};
+    double seconds = 0;
+    for (int64_t token = 0; token < trace->tokens; ++token) {
+      if (token == 150) engine.reset_counters();
+      const double begin = now_seconds();
+      const TokenRun run{sequence, token, id, false, true};
+      engine.step({&run, 1});
+      if (token >= 150) seconds += now_seconds() - begin;
+    }
+    const EngineCounters c = engine.counters();
+    const double steps = static_cast<double>(trace->tokens - 150), layers = steps * kLayers;
+    std::printf("  hybrid %s %d %%, %d promoted: %7.1f us a step; a layer: %.2f fetched, %.2f cpu, %.2f promoted\n",
+                preset, percent, promotions, seconds / steps * 1e6, static_cast<double>(c.expert_fetched) / layers,
+                static_cast<double>(c.expert_cpu) / layers, static_cast<double>(c.expert_promoted) / layers);
+  }
+}
+
 // Decode steps over a trace with predictions, by how many experts may be prefetched. All engines walk the same tokens,
 // one after the other, after a walk that warms the cache.
 void steps_with_look_ahead(Bench& bench, Strategy strategy, CachePolicy policy, const char* preset, int percent) {
@@ -279,6 +311,7 @@ void bench_look_ahead(Context& context) {
 }
 
 void bench_engine(Context& context) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who stops it sees what there was
   const double begin = now_seconds();
   Bench bench{.context = context, .model = load()};
   bench.blob_bytes = bench.model.weights->bank.layout(0).bytes;
@@ -287,9 +320,14 @@ void bench_engine(Context& context) {
   std::printf("device copy %.0f GB/s; blob %.2f MB, dense %.0f MB; loaded in %.1f s\n", gbps,
               static_cast<double>(bench.blob_bytes) / 1e6, static_cast<double>(bench.dense_bytes) / 1e6,
               now_seconds() - begin);
+  for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kHybrid}) {
+    std::printf("step, all hits, the nodes of %s: %7.1f us\n", std::string(strategy_name(strategy)).c_str(),
+                dense_us(bench, Twice::kNothing, 1, kShortContext, strategy));
+  }
+  layers_with_misses(bench, Strategy::kHybrid);
+  for (const char* preset : {"diverse", "mixed", "agentic"}) steps_with_promotions(bench, preset, 25);
   resident_steps(bench, gbps);
   host_part(bench);
-  layers_with_misses(bench, Strategy::kHybrid);
 }
 
 }  // namespace ft::device_test

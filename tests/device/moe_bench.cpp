@@ -64,12 +64,11 @@ void bench_gather(cuda::Stream& stream) {
     cuda::CopyProxy proxy(32);
     Random random(9);
     for (const int count : counts) {
-      rig.set_copies(shuffled(random, 32), count, 0);
+      rig.set_copies(shuffled(random, 32), count);
       const double bytes = static_cast<double>(blob_bytes) * count;
       const auto gbps = [&](int blocks, int repeat) {
-        const double seconds = stream_seconds(stream, [&] {
-          cuda::gather({rig.work, false, blob_bytes, blocks, repeat}, stream.handle());
-        });
+        const double seconds =
+            stream_seconds(stream, [&] { cuda::gather(rig.fetch(repeat), blocks, stream.handle()); });
         return bytes * repeat / seconds * 1e-9;
       };
       std::printf("%2d blobs of %4.1f MB         ", count, static_cast<double>(blob_bytes) * 1e-6);
@@ -81,8 +80,9 @@ void bench_gather(cuda::Stream& stream) {
       }
       proxy.begin();
       const double seconds = stream_seconds(stream, [&] {
-        proxy.post(rig.work, false, blob_bytes, kTimeoutNs, stream.handle());
-        proxy.wait(false, kTimeoutNs, stream.handle());
+        cuda::fill_zero(rig.arrived, int64_t{cuda::kArrivalParts} * rig.slots * 4, stream.handle());
+        cuda::gather(rig.fetch(1, &proxy), 1, stream.handle());
+        cuda::await_copies(rig.fetch(), kTimeoutNs, stream.handle());
       });
       proxy.end();
       std::printf(" %10.1f %12.1f %13.2f\n", gbps(64, 4), bytes / seconds * 1e-9, best / plain);
@@ -141,6 +141,7 @@ void bench_plan(int slots, int tokens, int half_life_log2 = 0, int predicted = 0
     std::vector<double> seconds;
     for (int round = 0; round < 2 * kSets; ++round) {
       if (change) rig.set_ids(ids[static_cast<size_t>(turn++ % kSets)], tokens);
+      rig.begin_step();
       begin.record(rig.stream.handle());
       graph.launch(rig.stream.handle());
       end.record(rig.stream.handle());
@@ -168,10 +169,7 @@ void bench_nodes() {
     cuda::wait_for_cpu({rig.args.mailbox.box, rig.args.work.ticket, 0, kTimeoutNs, rig.args.counters},
                        rig.stream.handle());
   });
-  const double nothing = node_seconds(rig.stream, 200, [&](int) {
-    cuda::gather({rig.args.work, false, 4096, 0, 1}, rig.stream.handle());
-  });
-  std::printf("a node that has nothing to do: wait %.2f us, gather %.2f us\n", empty * 1e6, nothing * 1e6);
+  std::printf("a node that has nothing to do: wait %.2f us\n", empty * 1e6);
 }
 
 }  // namespace

@@ -58,7 +58,6 @@ cuda::Graph capture_step(PlanRig& rig, const cuda::PinnedBuffer& answers, uint32
   for (int layer = 0; layer < rig.shape.layers; ++layer) {
     rig.args.layer = layer;
     cuda::plan_layer(rig.args, rig.stream.handle());
-    cuda::gather({rig.args.work, false, rig.shape.blob_bytes, 4, 1}, rig.stream.handle());
     cuda::wait_for_cpu(
         {rig.mailbox.as_device<cuda::CpuMailbox>(), rig.args.work.ticket, layer, 2'000'000'000, rig.args.counters},
         rig.stream.handle());

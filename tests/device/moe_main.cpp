@@ -1,7 +1,9 @@
-// device_test_moe [--bench]: owners, slot table, gather, hand-over and copy engine on the first device. Exit 1 when a
-// test failed; without a device it says so and exits 0.
+// device_test_moe [--bench] [LIST ...]: owners, slot table, copies, arrivals and hand-over on the first device. Exit 1
+// when a test failed; without a device it says so and exits 0.
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "kernels/base/clock.h"
 #include "kernels/cuda/device.h"
@@ -36,14 +38,19 @@ int main(int argc, char** argv) {
     report.result("use_device", false, error.what());
     return 1;
   }
-  guarded(report, "owners", ft::device_test::test_owners);
-  guarded(report, "plan", ft::device_test::test_plan);
-  guarded(report, "given plans", ft::device_test::test_given_plans);
-  guarded(report, "route", ft::device_test::test_route);
-  guarded(report, "copies", ft::device_test::test_copies);
-  guarded(report, "hand-over", ft::device_test::test_mailbox);
-  guarded(report, "registered memory", ft::device_test::test_registered_memory);
-  if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) {
+  const auto has = [&](const char* word) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* arg) { return std::strcmp(arg, word) == 0; });
+  };
+  constexpr std::pair<const char*, void (*)(Report&)> kTests[] = {
+      {"owners", ft::device_test::test_owners},     {"plan", ft::device_test::test_plan},
+      {"given", ft::device_test::test_given_plans}, {"route", ft::device_test::test_route},
+      {"copies", ft::device_test::test_copies},     {"arrivals", ft::device_test::test_arrivals},
+      {"mailbox", ft::device_test::test_mailbox},   {"registered", ft::device_test::test_registered_memory}};
+  const bool bench = has("--bench"), all = argc == (bench ? 2 : 1);
+  for (const auto& [name, test] : kTests) {
+    if (all || has(name)) guarded(report, name, test);
+  }
+  if (bench) {
     guarded(report, "bench", [](Report&) { ft::device_test::bench_moe(); });
     guarded(report, "bench of routes", [](Report&) { ft::device_test::bench_route(); });
   }

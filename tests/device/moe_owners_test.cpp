@@ -141,18 +141,20 @@ std::string copy_across(const HostBuffer& memory, const cuda::RegisteredMemory& 
   const cuda::DeviceBuffer target(kBlob);
   cuda::PinnedBuffer back(kBlob);
   Arena arena(65536, stream);
-  cuda::LayerWork work;
-  work.copy_source = arena.take<const std::byte*>(1);
-  work.copy_target = arena.take<std::byte*>(1);
-  work.copy_counts = arena.take<int32_t>(2);
-  *arena.host(work.copy_source) = registered.device() + edge - kMiB;
-  *arena.host(work.copy_target) = target.data();
-  *arena.host(work.copy_counts) = 1;
+  cuda::Fetch fetch;
+  auto* copy = arena.take<cuda::Copy>(1);
+  auto* count = arena.take<int32_t>(1);
+  constexpr auto kUnits = static_cast<uint32_t>(kBlob / cuda::kUnitBytes);
+  *arena.host(copy) = {
+      registered.device() + edge - kMiB, target.data(), arena.take<uint32_t>(cuda::kArrivalParts), {kUnits, kUnits}};
+  *arena.host(count) = 1;
   arena.upload();
+  fetch.copies = copy;
+  fetch.count = count;
   for (const bool by_gather : {true, false}) {
     cuda::fill_zero(target.data(), kBlob, stream.handle());
     if (by_gather) {
-      cuda::gather({work, false, kBlob, 0, 1}, stream.handle());
+      cuda::gather(fetch, cuda::kGatherBlocks, stream.handle());
     } else {
       registered.copy_to_device(target.data(), edge - kMiB, kBlob, stream.handle());
     }

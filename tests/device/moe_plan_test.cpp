@@ -1,5 +1,6 @@
-// plan_layer against SlotTable (engine/experts/slot_table.h) and a stable sort, after every call: items, pairs, copies,
-// who answers a pair, hand-over, counts, and the table's content and order of use.
+// plan_layer against SlotTable (engine/experts/slot_table.h) and a stable sort, after every call: items, pairs,
+// fetches, the queue of copies, arrivals, who answers a pair, hand-over, counts, and the table's content and order of
+// use.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -54,7 +55,6 @@ class Comparison {
     return rig_.arena.host(device);
   }
   static int64_t address(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer)); }
-  int64_t bank_address(int expert) const { return address(rig_.args.bank) + expert * rig_.args.blob_bytes; }
   int64_t slot_address(int64_t slot) const { return address(rig_.args.slots) + slot * rig_.args.slot_bytes; }
 
   void compare_items() {
@@ -77,10 +77,8 @@ class Comparison {
       for (const ExpertSlot& entry : *list) {
         const cuda::ExpertItem& item = host(work.items)[i];
         const auto pairs = want_.pairs.find(entry.expert);
-        const bool fetches_itself = list == &plan.fetches && rig_.args.items_fetch;
-        equal("item blob", i, address(item.blob),
-              fetches_itself ? bank_address(entry.expert) : slot_address(entry.slot));
-        equal("item copy_to", i, address(item.copy_to), fetches_itself ? slot_address(entry.slot) : 0);
+        equal("item blob", i, address(item.blob), slot_address(entry.slot));
+        equal("item arrival", i, item.arrival, list == &plan.hits ? -1 : entry.slot);
         equal("item pair_count", i, item.pair_count,
               pairs == want_.pairs.end() ? 0 : static_cast<int64_t>(pairs->second.size()));
         if (pairs != want_.pairs.end()) equal("item pair_begin", i, item.pair_begin, begin[entry.expert]);
@@ -105,20 +103,38 @@ class Comparison {
     }
   }
 
+  // `list`: copies of `want` from a bank.
+  void compare_list(const char* what, const cuda::Copy* list, const std::vector<ExpertSlot>& want,
+                    const std::byte* bank, int64_t blob_bytes, const cuda::BlobUnits& units) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      const cuda::Copy& copy = host(const_cast<cuda::Copy*>(list))[i];
+      uint32_t* arrived = rig_.args.table.arrived + cuda::kArrivalParts * want[i].slot;
+      equal(what, i, address(copy.source), address(bank) + want[i].expert * blob_bytes);
+      equal(what, i, address(copy.target), slot_address(want[i].slot));
+      equal(what, i, address(copy.arrived), address(arrived));
+      equal(what, i, copy.units.all, units.all);
+      equal(what, i, copy.units.gate_up, units.gate_up);
+      filled_.insert(want[i].slot);
+    }
+  }
   void compare_copies() {
-    const cuda::LayerWork& work = rig_.args.work;
-    equal("copy_counts", 0, host(work.copy_counts)[0], static_cast<int64_t>(want_.plan.fetches.size()));
-    equal("copy_counts", 1, host(work.copy_counts)[1], static_cast<int64_t>(want_.plan.promotions.size()));
-    equal("copy_counts", 2, host(work.copy_counts)[2], static_cast<int64_t>(want_.prefetches.size()));
-    size_t i = 0;
-    for (const auto* list : {&want_.plan.fetches, &want_.plan.promotions, &want_.prefetches}) {
-      for (const ExpertSlot& copy : *list) {
-        const int64_t source = list == &want_.prefetches
-                                   ? address(rig_.args.next_bank) + copy.expert * rig_.args.next_blob_bytes
-                                   : bank_address(copy.expert);
-        equal("copy_source", i, address(host(work.copy_source)[i]), source);
-        equal("copy_target", i, address(host(work.copy_target)[i]), slot_address(copy.slot));
-        ++i;
+    const cuda::PlanArgs& args = rig_.args;
+    const LayerPlan& plan = want_.plan;
+    equal("fetch_count", 0, *host(args.work.fetch_count), static_cast<int64_t>(plan.fetches.size()));
+    const uint32_t* words = host(args.queue.words);
+    equal("queued", 0, words[cuda::queued_word(cuda::kPromotion)], static_cast<int64_t>(plan.promotions.size()));
+    equal("queued", 1, words[cuda::queued_word(cuda::kPrefetch)], static_cast<int64_t>(want_.prefetches.size()));
+    equal("pending", 0, words[cuda::kPending], static_cast<int64_t>(plan.fetches.size() * args.units.all));
+    compare_list("fetch", args.work.fetches, plan.fetches, args.bank, args.blob_bytes, args.units);
+    compare_list("promotion", args.queue.copies[cuda::kPromotion], plan.promotions, args.bank, args.blob_bytes,
+                 args.units);
+    compare_list("prefetch", args.queue.copies[cuda::kPrefetch], want_.prefetches, args.next_bank, args.next_blob_bytes,
+                 args.next_units);
+    for (int slot = 0; slot < rig_.shape.slots; ++slot) {
+      for (int part = 0; part < cuda::kArrivalParts; ++part) {
+        const int at = cuda::kArrivalParts * slot + part;
+        equal("arrived", static_cast<size_t>(at), host(args.table.arrived)[at],
+              filled_.count(slot) != 0 ? 0 : PlanRig::kArrivedBefore);
       }
     }
   }
@@ -146,6 +162,7 @@ class Comparison {
   PlanRig& rig_;
   const Expected& want_;
   const std::vector<int32_t>& ids_;
+  std::set<int64_t> filled_;  // slots that got a key
   std::string difference_;
 };
 
@@ -240,7 +257,6 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t plans, T
       rig.set_split(split);
       rig.args.layer = layer;
       rig.args.max_promotions = static_cast<int>(random.below(random.below(2) == 0 ? 4 : 40));
-      rig.args.items_fetch = random.below(2) == 0;
       want.pairs = pairs_by_expert(ids);
       std::vector<int> distinct;
       for (const auto& entry : want.pairs) distinct.push_back(entry.first);
@@ -262,6 +278,7 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t plans, T
         }
       }
       totals.add(want.plan);
+      rig.begin_step();
       cuda::plan_layer(rig.args, rig.stream.handle());
       rig.arena.download();
       std::string difference = Comparison(rig, want, ids).run();
@@ -339,7 +356,6 @@ void test_given_plans(Report& report) {
   rig.args.layer = 2;
   rig.args.placement = cuda::Placement::kGiven;
   for (int layout = 0; layout < 4; ++layout) {  // experts dealt to hits, fetches, cpu; one that no id names is fetched
-    rig.args.items_fetch = layout % 2 == 0;
     want.plan.clear();
     int i = 0;
     for (const auto& entry : want.pairs) {
@@ -364,10 +380,17 @@ void test_given_plans(Report& report) {
       }
     }
     for (const int cpu : want.plan.cpu) *expert++ = cpu;
+    int32_t* promoted = rig.arena.host(const_cast<int32_t*>(rig.args.given.promoted));
+    for (size_t p = 0; p < want.plan.cpu.size() && p < 2; ++p) {
+      want.plan.promotions.push_back({want.plan.cpu[p], static_cast<int64_t>(36 + p)});
+      *promoted++ = static_cast<int32_t>(36 + p);
+    }
     counts[0] = static_cast<int32_t>(want.plan.hits.size());
     counts[1] = static_cast<int32_t>(want.plan.fetches.size());
     counts[2] = static_cast<int32_t>(want.plan.cpu.size());
+    counts[3] = static_cast<int32_t>(want.plan.promotions.size());
     rig.arena.upload();
+    rig.begin_step();
     if (!want.plan.cpu.empty()) ++want.posted;
     cuda::plan_layer(rig.args, rig.stream.handle());
     rig.arena.download();
@@ -381,6 +404,7 @@ void test_given_plans(Report& report) {
   for (const auto& entry : want.pairs) {
     want.plan.hits.push_back({entry.first, (2 * shape.experts + entry.first) % shape.slots});
   }
+  rig.begin_step();
   cuda::plan_layer(rig.args, rig.stream.handle());
   rig.arena.download();
   const std::string difference = Comparison(rig, want, ids).run();

@@ -41,6 +41,7 @@ void test_plan(Report& report);
 void test_given_plans(Report& report);
 void test_route(Report& report);
 void test_copies(Report& report);
+void test_arrivals(Report& report);
 void test_mailbox(Report& report);
 void bench_moe();
 void bench_route();

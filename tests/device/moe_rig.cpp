@@ -15,7 +15,8 @@ int64_t arena_bytes(const RigShape& shape) {
   const int64_t keys = int64_t{shape.layers} * shape.experts, pairs = int64_t{shape.max_tokens} * shape.top_k;
   const int64_t distinct = distinct_bound(shape);
   const int64_t predicted = int64_t{shape.max_tokens} * shape.max_predicted;
-  return keys * 12 + shape.slots * 28 + pairs * 9 + distinct * 64 + predicted * 24 +
+  const int64_t queued = shape.layers * (distinct + shape.max_predicted);
+  return keys * 12 + shape.slots * 36 + pairs * 9 + distinct * 96 + predicted * 4 + queued * 32 +
          int64_t{shape.max_tokens} * shape.hidden * 2 + 65536;
 }
 
@@ -43,8 +44,10 @@ PlanRig::PlanRig(const RigShape& s)
                 .stamp = arena.take<uint64_t>(s.slots),
                 .filled_in = arena.take<uint64_t>(s.slots),
                 .prefetched_in = arena.take<uint64_t>(s.slots),
+                .arrived = arena.take<uint32_t>(cuda::kArrivalParts * s.slots),
                 .clock = arena.take<uint64_t>(cuda::kClockWords)};
-  args.given = {arena.take<int32_t>(max_distinct_), arena.take<int32_t>(max_distinct_), arena.take<int32_t>(3)};
+  args.given = {arena.take<int32_t>(max_distinct_), arena.take<int32_t>(max_distinct_), arena.take<int32_t>(4),
+                arena.take<int32_t>(max_distinct_)};
   args.top_k = s.top_k;
   args.max_distinct = max_distinct_;
   args.ids = arena.take<int32_t>(pairs);
@@ -57,10 +60,14 @@ PlanRig::PlanRig(const RigShape& s)
                arena.take<int32_t>(4),
                arena.take<int32_t>(pairs),
                arena.take<uint8_t>(pairs),
-               arena.take<const std::byte*>(2 * max_distinct_ + s.max_predicted),
-               arena.take<std::byte*>(2 * max_distinct_ + s.max_predicted),
-               arena.take<int32_t>(3),
+               arena.take<cuda::Copy>(max_distinct_),
+               arena.take<int32_t>(1),
                arena.take<uint32_t>(1)};
+  args.units = {kUnits, kUnits - 3};
+  args.next_units = {kUnits + 2, kUnits - 1};
+  args.queue.copies[cuda::kPromotion] = arena.take<cuda::Copy>(int64_t{s.layers} * max_distinct_);
+  args.queue.copies[cuda::kPrefetch] = arena.take<cuda::Copy>(int64_t{s.layers} * s.max_predicted);
+  args.queue.words = arena.take<uint32_t>(cuda::kLinkWords);
   args.predicted = arena.take<int32_t>(int64_t{s.max_tokens} * s.max_predicted);
   args.predicted_ranks = s.max_predicted;
   args.next_bank = reinterpret_cast<const std::byte*>(uintptr_t{3} << 40);
@@ -97,6 +104,13 @@ void PlanRig::restore(const SlotTable::Content& content) {
   arena.host(table.clock)[cuda::kPlanNumber] = content.plans;
   arena.host(table.clock)[cuda::kPosted] = posted;
   arena.upload();
+}
+
+void PlanRig::begin_step() {
+  std::fill_n(arena.host(args.table.arrived), int64_t{cuda::kArrivalParts} * shape.slots, kArrivedBefore);
+  std::fill_n(arena.host(args.queue.words), static_cast<int>(cuda::kLinkWords), 0);
+  arena.upload(args.table.arrived, int64_t{cuda::kArrivalParts} * shape.slots);
+  arena.upload(args.queue.words, static_cast<int64_t>(cuda::kLinkWords));
 }
 
 void PlanRig::set_split(const std::vector<int>& fetch_of_misses) {

@@ -64,6 +64,11 @@ class PlanRig {
   // (tokens, shape.max_predicted) for the layer above, at most max_prefetches to be copied.
   void set_predicted(const std::vector<int32_t>& ids, int max_prefetches);
   SlotTable::Content content() const;  // from the downloaded arena
+  // Counters of arrival say kArrivedBefore, and the queue is empty: it has room for one plan of every layer.
+  void begin_step();
+
+  static constexpr uint32_t kUnits = 11;  // of a made-up blob
+  static constexpr uint32_t kArrivedBefore = 7;
 
   cuda::CpuMailbox& box() { return *mailbox.as_host<cuda::CpuMailbox>(); }
   int max_distinct() const { return max_distinct_; }

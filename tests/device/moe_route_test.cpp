@@ -107,7 +107,7 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
       compare_arrays("stamp", a, b, a.args.table.stamp, b.args.table.stamp, s.slots),
       compare_arrays("clock", a, b, a.args.table.clock, b.args.table.clock, cuda::kClockWords),
       compare_arrays("item_bounds", a, b, a.args.work.item_bounds, b.args.work.item_bounds, 4),
-      compare_arrays("copy_counts", a, b, a.args.work.copy_counts, b.args.work.copy_counts, 3),
+      compare_arrays("fetch_count", a, b, a.args.work.fetch_count, b.args.work.fetch_count, 1),
       compare_arrays("ticket", a, b, a.args.work.ticket, b.args.work.ticket, 1),
       compare_arrays("pairs", a, b, a.args.work.pairs, b.args.work.pairs, pairs),
       compare_arrays("from_host", a, b, a.args.work.from_host, b.args.work.from_host, pairs)};
@@ -117,7 +117,7 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
   const int items = a.arena.host(a.args.work.item_bounds)[2];
   for (int i = 0; i < items; ++i) {
     const cuda::ExpertItem &x = a.arena.host(a.args.work.items)[i], &y = b.arena.host(b.args.work.items)[i];
-    if (x.blob != y.blob || x.copy_to != y.copy_to || x.pair_begin != y.pair_begin || x.pair_count != y.pair_count) {
+    if (x.blob != y.blob || x.arrival != y.arrival || x.pair_begin != y.pair_begin || x.pair_count != y.pair_count) {
       return text("item %d differs", i);
     }
   }
@@ -130,13 +130,13 @@ std::string compare_routes(const RouteShape& s, bool with_nan) {
   RouteRig one(s, kPlanLayers, slots, 5), many(s, kPlanLayers, slots, 5);
   for (RouteRig* rig : {&one, &many}) {
     rig->plan.args.max_promotions = 1;
-    rig->plan.args.items_fetch = true;
   }
   for (int step = 0; step < kSteps * kPlanLayers; ++step) {
     for (RouteRig* rig : {&one, &many}) {
       for (int64_t i = 0; i < s.hidden; ++i) rig->row(0)[i] += 0.01f * static_cast<float>((step * 7 + i) % 13);
       if (with_nan && step == 1) rig->row(s.tokens - 1)[s.hidden / 2] = std::numeric_limits<float>::quiet_NaN();
       rig->upload_rows();
+      rig->plan.begin_step();
       rig->plan.args.layer = step % kPlanLayers;
     }
     cuda::route_and_plan(one.args, one.plan.args, one.plan.stream.handle());

@@ -113,6 +113,13 @@ struct NaiveTable {
       const int64_t key = static_cast<int64_t>(layer) * experts + expert;
       if (entries.empty() || static_cast<int>(copies.size()) >= max_prefetches) break;
       if (find(key) >= 0) continue;
+      const int64_t next = victim();
+      const uint64_t worst = next < 0 ? 0 : priority_of(entries[static_cast<size_t>(next)].key);
+      const auto half_a_half_life = static_cast<int64_t>(1) << policy.half_life_log2 >> 1;
+      if (policy.half_life_log2 > 0 && priority_of(key) == 0) continue;
+      if (policy.half_life_log2 > 0 &&
+          static_cast<int64_t>(priority_of(key)) <= static_cast<int64_t>(worst) - half_a_half_life)
+        continue;
       const int64_t slot = put_aside(key, true);
       if (slot < 0) break;
       copies.push_back({expert, slot});

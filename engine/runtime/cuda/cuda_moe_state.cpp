@@ -173,7 +173,8 @@ SlotTable::Content CudaMoe::content() const {
 
 void CudaMoe::restore(const SlotTable::Content& content) {
   SlotTable check(table_.layers, table_.experts, table_.slots, slot_policy());
-  check.restore(content);  // throws when it is no content
+  check.restore(content);        // throws when it is no content
+  if (proxy_) proxy_->finish();  // of a step that failed
   const auto slots = static_cast<size_t>(table_.slots);
   std::vector<int32_t> slot_of_key(static_cast<size_t>(int64_t{table_.layers} * table_.experts), -1);
   std::vector<int32_t> key_of_slot(slots, -1);
