@@ -1,14 +1,14 @@
-// Experts of one token: all of a launch's weights are asked for at once, by bulk copies into shared memory.
+// Weights of experts in shared memory, all of a block's asked for at once by bulk copies.
 //
 // What a decode step's experts wait for is memory's latency and instructions that are not in the cache: each kernel of
 // the step runs its code once a layer, and code that runs once costs 10 to 20 clocks an instruction [measured, H200].
 // So there is no ring and no pipeline to fill: a block knows its bytes, asks for them with a few instructions (PTX
-// cp.async.bulk), and then all its warps compute, each its own blocks of k, whose x it keeps in registers. The sums P of
-// a row's blocks meet in shared memory and are folded in order, so the bits are those of one warp that walks the row.
+// cp.async.bulk), and then all its warps compute, each its own blocks of k, whose x it keeps in registers. The sums P
+// of a row's blocks meet in shared memory and are folded in order, so the bits are those of one warp that walks the
+// row.
 //
-// A pair is the tile of gate and the same one of up, or two neighbouring tiles of down: four rows a thread, which share
-// x. A half of the warp is the 16 lanes of a row: half s owns the rows s and s + 2 of each tile, so that word h of rows
-// 2j and 2j + 1 is 32 neighbouring words.
+// A pair is two neighbouring tiles: four rows a thread, which share x. A half of the warp is the 16 lanes of a row:
+// half s owns the rows s and s + 2 of each tile, so that word h of rows 2j and 2j + 1 is 32 neighbouring words.
 #pragma once
 
 #include "kernels/cuda/packed_tile.cuh"
@@ -34,23 +34,15 @@ struct PairShape {
   }
 };
 
-// ---- barriers in shared memory that count copies in
+// ---- barriers in shared memory that count copies in (from sm_90 on)
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-inline constexpr bool kCopiesInBulk = true;
-#else
-inline constexpr bool kCopiesInBulk = false;  // 16 bytes a thread instead
-#endif
-
+#if __CUDA_ARCH__ >= 900
 // A barrier with one phase, which the bytes that one thread announces complete.
 __device__ __forceinline__ void init_copy_barrier_once(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], 1;\n fence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
-#endif
 }
 // A copy lands within microseconds or not at all (an address that is none ends the kernel): the hardware bounds it.
 __device__ __forceinline__ void wait_for_copies_of(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
   uint32_t done = 0;
   while (done == 0) {
     asm volatile(
@@ -59,20 +51,14 @@ __device__ __forceinline__ void wait_for_copies_of(uint32_t barrier) {
         : "r"(barrier)
         : "memory");
   }
-#endif
 }
 // What this thread knows to be written by others, in the ordinary way, may now be read by bulk copies.
-__device__ __forceinline__ void let_bulk_copies_read() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void let_bulk_copies_read() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // Two tiles of `bytes` bytes, a multiple of 16 on 16-byte boundaries, as codes are in every layout: from `first` and
 // `second` to `to` and `to_second`. By a whole warp.
 __device__ __forceinline__ void copy_pair(uint32_t to, uint32_t to_second, const std::byte* first,
                                           const std::byte* second, uint32_t bytes, uint32_t barrier, int lane) {
-#if __CUDA_ARCH__ >= 900
   if (lane != 0) return;
   uint64_t policy;  // weights are read once in a step: they go out of the L2 cache first
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -85,13 +71,8 @@ __device__ __forceinline__ void copy_pair(uint32_t to, uint32_t to_second, const
         "l"(m == 0 ? first : second), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
   }
-#else
-  for (uint32_t at = lane * 16; at < bytes; at += kWarp * 16) {
-    copy_async<16>(to + at, first + at);
-    copy_async<16>(to_second + at, second + at);
-  }
-#endif
 }
+#endif
 
 // ---- the product
 

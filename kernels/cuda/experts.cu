@@ -1,5 +1,6 @@
 // Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
-// memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave.
+// memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave. Down of items with one pair
+// each has a kernel of its own (experts_one.cuh).
 //
 // The first blocks of a gate_up launch that fetches copy blobs into slots; then come the items, hits first. Blocks of
 // an item that is on its way wait for its part of the blob.
@@ -11,7 +12,6 @@
 #include "kernels/ops/activations.h"
 
 namespace ft::cuda {
-int g_knob[8] = {};
 namespace {
 
 // Two warps: small blocks even out the last wave (1536 warps of eight experts of 768 rows over 132 multiprocessors).
@@ -224,20 +224,13 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
 }  // namespace
 
 void expert_gate_up(const ExpertArgs& args, StreamHandle stream) {
-  if (args.max_items == 0) return;
-  with_format(args.layout.gate.format, [&]<FormatId kFormat>() {
-    if (gate_up_fits_one<kFormat>(args) && g_knob[0] == 0) {
-      launch_gate_up_one<kFormat>(args, stream);
-    } else {
-      launch_part<Part::kGateUp>(args, args.layout.gate, args.x, stream);
-    }
-  });
+  launch_part<Part::kGateUp>(args, args.layout.gate, args.x, stream);
 }
 
 void expert_down(const ExpertArgs& args, StreamHandle stream) {
   if (args.max_items == 0) return;
   with_format(args.layout.down.format, [&]<FormatId kFormat>() {
-    if (down_fits_one<kFormat>(args) && g_knob[0] == 0) {
+    if (down_fits_one<kFormat>(args)) {
       launch_down_one<kFormat>(args, {}, stream);
     } else {
       launch_part<Part::kDown>(args, args.layout.down, args.activated, stream);
@@ -250,7 +243,7 @@ void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamH
   FT_CHECK(args.out != nullptr && merge.tokens <= kMaxGridY);
   bool merged = false;
   with_format(args.layout.down.format, [&]<FormatId kFormat>() {
-    if (merge.tokens != 1 || args.max_items == 0 || !down_fits_one<kFormat>(args) || g_knob[0] != 0) return;
+    if (merge.tokens != 1 || args.max_items == 0 || !down_fits_one<kFormat>(args)) return;
     launch_down_one<kFormat>(args, merge, stream);
     merged = true;
   });

@@ -182,7 +182,7 @@ struct DeviceWork {
     args.item_begin = bounds.data();
     args.item_end = bounds.data() + 1;
     args.max_items = static_cast<int>(routing.counts.size()) + 3;
-    args.max_item_pairs = routing.tokens == 1 ? 1 : 0;
+    args.max_item_pairs = most_pairs(routing) <= 1 ? 1 : 0;
     args.pairs = pairs.data();
     args.top_k = kTopK;
     args.x = x.data();
