@@ -35,14 +35,12 @@ class Copier {
   __device__ void run() {
     uint64_t since = nanoseconds_now(), next_look = since + kLookNs;  // since: something was copied
     while (true) {
-      // Closed before the counts: what was appended before it is seen.
-      const bool closed = args_.drain || load(kClosed) != 0;
-      const bool yields = !args_.drain && load(kPending) != 0;
-      if (!yields && copy_one()) {
+      const Seen seen = look();
+      if ((seen.pending == 0 || args_.drain) && copy_one(seen)) {
         since = nanoseconds_now();
         continue;
       }
-      if (!yields && closed) return;
+      if (args_.drain || (seen.closed != 0 && seen.pending == 0)) return;
       __nanosleep(500);
       if (__shfl_sync(kFullWarp, threadIdx.x % kWarp == 0 && gives_up(since, next_look), 0)) return;
     }
@@ -60,15 +58,31 @@ class Copier {
     store_release_system(&args_.box->failed, kCopierLeft);
     return true;
   }
-  // The warp's threads agree: the first one reads.
-  __device__ uint32_t load(int word) const {
-    return __shfl_sync(kFullWarp, load_acquire_system(args_.queue.words + word), 0);
+  // The words that decide, in one read: what was appended before the queue was closed is seen with its end.
+  struct Seen {
+    uint32_t queued[kLinkKinds];
+    uint32_t pending, closed;
+  };
+  static_assert(kLinkKinds == 2 && kQueued == 0 && kPending == 2 && kClosed == 3);
+  // The warp's threads agree: they see what the first one does.
+  __device__ Seen look() {
+    Seen seen;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(seen.queued[0]), "=r"(seen.queued[1]), "=r"(seen.pending), "=r"(seen.closed)
+                 : "l"(args_.queue.words)
+                 : "memory");
+    for (uint32_t* word : {&seen.queued[0], &seen.queued[1], &seen.pending, &seen.closed}) {
+      *word = __shfl_sync(kFullWarp, *word, 0);
+    }
+    if (seen.queued[0] + seen.queued[1] != known_) __threadfence();  // the copies behind a new count
+    known_ = seen.queued[0] + seen.queued[1];
+    return seen;
   }
-  __device__ bool copy_one() {
+  __device__ bool copy_one(const Seen& seen) {
     for (const LinkKind kind : {kPrefetch, kPromotion}) {
       Copy copy;
       Place& place = places_[kind];
-      if (!place.find(args_.queue.copies[kind], load(queued_word(kind)), copy)) continue;
+      if (!place.find(args_.queue.copies[kind], seen.queued[kind], copy)) continue;
       copy_unit(copy, place.unit, args_.repeat);
       place.unit += gridDim.x * kWarps;
       return true;
@@ -78,6 +92,7 @@ class Copier {
 
   const CopierArgs& args_;
   Place places_[kLinkKinds];
+  uint32_t known_ = 0;
 };
 
 __global__ void __launch_bounds__(kThreads) copier_kernel(const __grid_constant__ CopierArgs args) {

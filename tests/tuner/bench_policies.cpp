@@ -58,8 +58,8 @@ void print_cell(const Geometry& g, const char* preset, const RoutingTrace& trace
     const ReplayResult result = replay(split_trace(trace, 1), options);
     const double copies =
         static_cast<double>(result.prefetched) / (static_cast<double>(result.steps) * g.layers * g.top_k);
-    const double used = static_cast<double>(result.prefetch_useful) /
-                        static_cast<double>(std::max<int64_t>(1, result.prefetched));
+    const double used =
+        static_cast<double>(result.prefetch_useful) / static_cast<double>(std::max<int64_t>(1, result.prefetched));
     std::printf(" %5.1f+%-4.1f (%2.0f)", 100 * (1 - result.hit_rate), 100 * copies, 100 * used);
   }
   std::printf("\n");
@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
   const auto layers = static_cast<int>(number(argc > 2 ? argv[2] : nullptr, 0));
   std::printf("misses, %% of activations; look-ahead 0.8/0.7: misses left + copies ahead (share of them used), LRFU\n");
   std::printf(
-      "g preset   slots    LRU   LRFU    MIN   half:LRU LRFU  cpu+1:LRU LRFU   1 ahead         2 ahead         4 ahead\n");
+      "g preset   slots    LRU   LRFU    MIN   half:LRU LRFU  cpu+1:LRU LRFU   1 ahead         2 ahead         4 "
+      "ahead\n");
   for (const Geometry& all : {Geometry{"A", 48, 128, 8}, {"B", 48, 512, 10}, {"C", 28, 256, 6}}) {
     Geometry g = all;
     if (layers > 0) g.layers = layers;
