@@ -8,6 +8,7 @@
 //   kHasScales        false: every scale is 1
 //   scale_offset(block, lane)  bytes from a tile's first scale to the word with those of a lane that is present
 //   scales(word, out) those of the four rows of the tile
+//   half_scales(word, half, out)  those of the rows half and half + 2
 #pragma once
 
 #include "kernels/cuda/math.cuh"
@@ -121,6 +122,18 @@ __device__ __forceinline__ void decode_e4m3_word(uint32_t word, float (&out)[4])
   }
 }
 
+// Those in bytes 0 and 1.
+__device__ __forceinline__ void decode_e4m3_pair(uint32_t word, float (&out)[2]) {
+  if constexpr (kConvertsE4m3) {
+    const float2 pair = half_pair_to_float(convert_e4m3(word).low);
+    out[0] = pair.x, out[1] = pair.y;
+  } else {
+    float all[4];
+    decode_e4m3_word(word, all);
+    out[0] = all[0], out[1] = all[1];
+  }
+}
+
 // Weights are read once in a step: they stay out of L1, which keeps the activations. Not the read-only path: a slot may
 // have been filled by this kernel. The compiler sees no memory here: what must come first has to give the address.
 __device__ __forceinline__ uint32_t load_weight_word(const uint32_t* word) {
@@ -146,6 +159,7 @@ struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::
 #pragma unroll
     for (float& scale : out) scale = 1.0f;
   }
+  static __device__ __forceinline__ void half_scales(uint32_t, int, float (&out)[2]) { out[0] = out[1] = 1.0f; }
 };
 
 // E2M1 codes and a scale word with a byte for each row of the tile.
@@ -175,6 +189,9 @@ struct Decode<FormatId::kNvfp4>
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[scale_row_of_byte(i)] = of_byte[i];
   }
+  static __device__ __forceinline__ void half_scales(uint32_t word, int half, float (&out)[2]) {
+    decode_e4m3_pair(word >> (16 * half), out);
+  }
 };
 
 // An E8M0 code is an fp32 exponent: 0 becomes +0, as flushing 2^-127 does.
@@ -186,6 +203,13 @@ struct Decode<FormatId::kMxfp4>
     for (int i = 0; i < 4; ++i) {
       const uint32_t code = word >> (8 * i) & 0xffu;
       out[scale_row_of_byte(i)] = __uint_as_float(code == 0xffu ? 0x7fc00000u : code << 23);
+    }
+  }
+  static __device__ __forceinline__ void half_scales(uint32_t word, int half, float (&out)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t code = word >> (16 * half + 8 * i) & 0xffu;
+      out[i] = __uint_as_float(code == 0xffu ? 0x7fc00000u : code << 23);
     }
   }
 };
@@ -208,6 +232,9 @@ struct Decode<FormatId::kFp8Block>
   static __device__ __forceinline__ void scales(uint32_t word, float (&out)[kRowsPerTile]) {
 #pragma unroll
     for (float& scale : out) scale = __uint_as_float(word);
+  }
+  static __device__ __forceinline__ void half_scales(uint32_t word, int, float (&out)[2]) {
+    out[0] = out[1] = __uint_as_float(word);
   }
 };
 

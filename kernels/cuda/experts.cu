@@ -1,9 +1,11 @@
 // Experts of one layer: gate and up with the activation between, then down, over a list of items that is in device
-// memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave.
+// memory. A warp owns one row tile of one item (dot.cuh); blocks past the item count leave. Down of items with one pair
+// each has a kernel of its own (experts_one.cuh).
 //
 // The first blocks of a gate_up launch that fetches copy blobs into slots; then come the items, hits first. Blocks of
 // an item that is on its way wait for its part of the blob.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/experts_one.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -43,18 +45,6 @@ struct ExpertWork {
   Fetch fetch;
   int fetch_rows = 0;  // of the grid: blocks that fetch
 };
-
-// Items are read past L1, which could hold what was there before: the kernel that wrote them has ended, but down reads
-// them before its wait.
-__device__ __forceinline__ ExpertItem load_item(const ExpertItem* item) {
-  static_assert(sizeof(ExpertItem) == 24);
-  const auto* parts = reinterpret_cast<const unsigned long long*>(item);
-  const unsigned long long blob = __ldcg(parts), pairs = __ldcg(parts + 1), arrival = __ldcg(parts + 2);
-  return {.blob = reinterpret_cast<const std::byte*>(blob),
-          .pair_begin = static_cast<int32_t>(pairs),
-          .pair_count = static_cast<int32_t>(pairs >> 32),
-          .arrival = static_cast<int32_t>(arrival)};
-}
 
 __device__ __forceinline__ ExpertTrailer trailer_of(const ExpertWork& work, const std::byte* blob) {
   const float4 trailer = __ldcg(reinterpret_cast<const float4*>(blob + work.trailer_offset));
@@ -238,12 +228,26 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream) {
 }
 
 void expert_down(const ExpertArgs& args, StreamHandle stream) {
-  launch_part<Part::kDown>(args, args.layout.down, args.activated, stream);
+  if (args.max_items == 0) return;
+  with_format(args.layout.down.format, [&]<FormatId kFormat>() {
+    if (down_fits_one<kFormat>(args)) {
+      launch_down_one<kFormat>(args, {}, stream);
+    } else {
+      launch_part<Part::kDown>(args, args.layout.down, args.activated, stream);
+    }
+  });
 }
 
 void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream) {
   if (merge.tokens == 0) return;
   FT_CHECK(args.out != nullptr && merge.tokens <= kMaxGridY);
+  bool merged = false;
+  with_format(args.layout.down.format, [&]<FormatId kFormat>() {
+    if (merge.tokens != 1 || args.max_items == 0 || !down_fits_one<kFormat>(args)) return;
+    launch_down_one<kFormat>(args, merge, stream);
+    merged = true;
+  });
+  if (merged) return;
   expert_down(args, stream);
   const MergeWork work{merge, args.out, args.out_stride, args.top_k, args.layout.hidden};
   const dim3 grid(static_cast<unsigned>(ceil_div(work.cols, kMergeThreads)), static_cast<unsigned>(merge.tokens));

@@ -28,11 +28,14 @@ struct Routing {
   HostArray<int32_t> pairs{0};
 };
 
+int most_pairs(const Routing& routing) { return *std::max_element(routing.counts.begin(), routing.counts.end()); }
+
 Routing random_routing(const std::vector<int>& counts, Random& random) {
   Routing routing;
   routing.counts = counts;
   const int used = std::accumulate(counts.begin(), counts.end(), 0);
-  routing.tokens = (used + 2) / kTopK + 1;  // the last one has no expert
+  const bool one = used <= kTopK && most_pairs(routing) <= 1;  // a step of one token
+  routing.tokens = one ? 1 : (used + 2) / kTopK + 1;           // the last one of several has no expert
   std::vector<int32_t> order(static_cast<size_t>(used));
   std::iota(order.begin(), order.end(), 0);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
@@ -179,7 +182,7 @@ struct DeviceWork {
     args.item_begin = bounds.data();
     args.item_end = bounds.data() + 1;
     args.max_items = static_cast<int>(routing.counts.size()) + 3;
-    args.max_item_pairs = *std::max_element(routing.counts.begin(), routing.counts.end()) <= 1 ? 1 : 0;
+    args.max_item_pairs = most_pairs(routing) <= 1 ? 1 : 0;
     args.pairs = pairs.data();
     args.top_k = kTopK;
     args.x = x.data();
