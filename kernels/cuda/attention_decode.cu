@@ -30,7 +30,7 @@ __device__ __forceinline__ bool finishes(unsigned* counter, int units, bool& las
   if (threadIdx.x == 0) {
     // After the barrier: what the whole block wrote is visible before the count, and what others wrote after it.
     unsigned before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     last = before == static_cast<unsigned>(units) - 1u;
     if (last) *counter = 0;  // for the next launch
   }
