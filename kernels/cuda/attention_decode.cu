@@ -4,6 +4,8 @@
 // A block has 16 warps and takes items (attention_plan.cuh): a unit of 16 / W splits, W warps to a split, up to eight
 // query heads at once, so that every key and value is loaded and widened once for all of them. Per position and key
 // head of 8 query heads, head_dim 128, a warp spends 64 fma, the least there is, and about 45 other instructions.
+// - Positions, and keys and values of all positions but the newest, were there when the step began: the plan and the
+//   first copies to the rings are made before the kernel before this one has ended.
 // - Scores: half a warp has the 16 lanes of a canonical sum, its share of the queries in registers. Two positions and
 //   all heads give 2 x kHeads sums a thread; they are added across threads by exchanging halves, which takes one
 //   shuffle a sum instead of four and leaves every thread with one whole sum. Each thread holds its queries in an order
@@ -27,10 +29,10 @@ constexpr int64_t kExtraItems = 1024;
 __device__ __forceinline__ bool finishes(unsigned* counter, int units, bool& last) {
   if (threadIdx.x == 0) {
     // After the barrier: what the whole block wrote is visible before the count, and what others wrote after it.
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    last = atomicAdd(counter, 1u) == static_cast<unsigned>(units) - 1u;
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    last = before == static_cast<unsigned>(units) - 1u;
     if (last) *counter = 0;  // for the next launch
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
   __syncthreads();
   return last;
@@ -43,13 +45,13 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
   const AttentionPrepareArgs& prepare = args.decode.prepare;
   const int groups = prepare.kv_heads * args.head_groups;
   let_next_start();
-  wait_for_previous();
   if (threadIdx.x < kWarp) {
     make_plan({prepare.position, prepare.sequence, static_cast<int>(prepare.tokens), args.decode.window, groups,
                static_cast<int>(gridDim.x), args.capacity, kDim > 128 ? 1u << 3 : 0u},
               static_cast<int>(threadIdx.x), shared.plan);
   }
   __syncthreads();
+  bool waited = false;  // a block with nothing to do leaves at once; the first one has something, and waits
   int ready_token = -1, ready_group = -1;  // whose queries are in shared memory
   for (int i = static_cast<int>(blockIdx.x); i < shared.plan.items; i += static_cast<int>(gridDim.x)) {
     const Item item = item_of(shared.plan, static_cast<int>(prepare.tokens), groups, i);
@@ -58,7 +60,7 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
     const bool ready = item.token == ready_token && item.group == ready_group;
     ready_token = item.token, ready_group = item.group;
     const auto unit = [&]<int W>() {
-      attend_splits<kHeads, kDim, W>(args, work, item.unit, ready, shared);
+      attend_splits<kHeads, kDim, W>(args, work, item.unit, ready, waited, shared);
       join_splits<kHeads, kDim, W>(args, work, item.unit, i, units == 1, shared);
     };
     switch (shared.plan.kind) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/attention_split.cuh"
 #include "kernels/cuda/head_rows.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace ft::cuda {
 
@@ -66,15 +67,18 @@ __device__ __forceinline__ Work work_of(const DecodeLaunch& args, const Plan& pl
 }
 
 // Queries to shared memory, ready; with `appends` also the new position's key and value, there and to the cache. A warp
-// is a row, and what it needs from memory is on its way at once. All threads; ends with a barrier.
+// is a row, and what it needs from memory is on its way at once, what other kernels of the step wrote after the wait
+// for them. All threads; ends with a barrier.
 template <int kHeads, int kDim>
 __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, const Work& work, bool appends,
-                                             DecodeShared<kHeads, kDim>& shared) {
+                                             bool& waited, DecodeShared<kHeads, kDim>& shared) {
   static_assert(kHeads + 2 <= kDecodeWarps);
   constexpr int kEach = kDim / kWarp;  // dimensions of a lane: lane + 32 i
   const auto thread = static_cast<int>(threadIdx.x);
   const int warp = thread / kWarp, lane = thread % kWarp;
   const bool query = warp < kHeads, value = warp == kHeads + 1;
+  const bool waits = !waited;
+  waited = true;
   if (warp < work.heads || (appends && (warp == kHeads || value))) {
     const float* from = query ? args.q + work.token * args.q_stride + (work.first_head + warp) * kDim
                               : (value ? args.v : args.k) + work.token * args.kv_stride + work.kv_head * kDim;
@@ -83,8 +87,6 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
     const float* cos = args.cos + work.newest * args.rotary_half;
     const float* sin = args.sin + work.newest * args.rotary_half;
     float x[kEach], w[kEach] = {}, c[kEach / 2], s[kEach / 2];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) x[i] = from[lane + i * kWarp];
     if (norm != nullptr) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) w[i] = norm[lane + i * kWarp];
@@ -95,6 +97,9 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
       c[i] = j < half ? cos[j] : 0.0f;
       s[i] = j < half ? sin[j] : 0.0f;
     }
+    if (waits) wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = from[lane + i * kWarp];
     if (norm != nullptr) norm_row<kEach>(x, w, args.norm_eps, lane);
     float* row = shared.rows[warp];
 #pragma unroll
@@ -121,9 +126,12 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
         new_row[d] = cached[d].bits = static_cast<uint16_t>(bits);
       }
     }
-  } else if (query) {
+  } else {
+    if (waits) wait_for_previous();
+    if (query) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) shared.rows[warp][lane + i * kWarp] = 0.0f;
+      for (int i = 0; i < kEach; ++i) shared.rows[warp][lane + i * kWarp] = 0.0f;
+    }
   }
   __syncthreads();
 }
@@ -149,7 +157,7 @@ __device__ __forceinline__ RowStream<kDim> stream_of(const AttentionDecodeArgs& 
 // holds this token's queries. Ends with a barrier.
 template <int kHeads, int kDim, int W>
 __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Work& work, int unit, bool ready,
-                                              DecodeShared<kHeads, kDim>& shared) {
+                                              bool& waited, DecodeShared<kHeads, kDim>& shared) {
   using Tile = ValueTile<kHeads, kDim, W>;
   using S = Shape<kDim>;
   constexpr int kOwn = kSplit / W;                // positions of a warp
@@ -164,7 +172,7 @@ __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Wo
   auto stream = stream_of<kDim>(args.decode, work, split * kSplit + in_team * kOwn, kCount, shared.ring[warp]);
   if (present) stream.start(work.keys, lane);
   const bool appends = unit == work.last_split / (kDecodeWarps / W);
-  if (!ready || appends) prepare_rows(prepare, work, appends, shared);
+  if (!ready || appends) prepare_rows(prepare, work, appends, waited, shared);
   float* scores = shared.scores[team];
   if (present) {
     stream.patch(shared.new_rows, lane);

@@ -47,7 +47,8 @@ __device__ __forceinline__ void norm_row(float (&x)[kEach], const float (&w)[kEa
     lane_sum = f32::fma(other, other, lane_sum);
   }
   const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
-  const float mean = f32::div(sum, static_cast<float>(kWarp * kEach));
+  static_assert((kEach & (kEach - 1)) == 0);
+  const float mean = f32::mul(sum, 1.0f / (kWarp * kEach));  // a power of two: what dividing gives
   const float scale = f32::div(1.0f, f32::sqrt(f32::add(mean, eps)));
 #pragma unroll
   for (int i = 0; i < kEach; ++i) x[i] = f32::mul(f32::mul(x[i], scale), w[i]);

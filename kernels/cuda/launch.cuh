@@ -5,8 +5,10 @@
 // down to what its first loads cost. Rules for both sides:
 // - Every thread of a kernel that is launched so calls wait_for_previous() before it reads or writes memory that
 // another
-//   kernel of the step touches, and in any case before it ends: a block that leaves without waiting would let its
-//   successor run before its predecessor has ended. Weights, which no step writes, may be read before.
+//   kernel of the step touches, and some block of every kernel does before it ends: if none did, its successor could
+//   run before its predecessor has ended. What no kernel of the step writes may be read before: weights, and the step's
+//   inputs and what earlier steps left, since begin_step, a step's first kernel, lets nothing start before it has
+//   ended.
 // - let_next_start() only lets blocks of the successor become resident; what they may read is decided by their own
 //   wait, which is for the end of this whole grid and for its memory to be visible. Call it early.
 // - A launch that follows a join of streams has several predecessors: launch_after_all(), which keeps full edges.

@@ -14,7 +14,7 @@ constexpr int kLogitsPerThread = 8;
 constexpr int kLogitsPerBlock = kThreads * kLogitsPerThread;
 
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const __grid_constant__ BeginStepArgs args) {
-  let_next_start();
+  // No let_next_start(): inputs are there when any later kernel of the step starts, before that one waits.
   wait_for_previous();
   const auto blocks = static_cast<int64_t>(gridDim.x) * gridDim.y;
   const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;

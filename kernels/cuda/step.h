@@ -7,7 +7,8 @@
 
 namespace ft::cuda {
 
-// Copies the step's inputs from pinned to device memory and embeds its tokens, whose ids it reads on the way.
+// Copies the step's inputs from pinned to device memory and embeds its tokens, whose ids it reads on the way. No later
+// kernel of the step starts before it has ended, so that they may read the inputs before they wait (launch.cuh).
 struct BeginStepArgs {
   const std::byte* pinned = nullptr;  // device address; 16-byte boundary
   std::byte* inputs = nullptr;        // 16-byte boundary

@@ -1,76 +1,139 @@
 // device_bench_attention: times of a decode step's attention, 32 query heads of 4 key/value heads of 128 dimensions,
-// over contexts and batches, as bytes of keys and values a second. Each launch of a captured graph has a layer of its
-// own, in turn from more than twice the L2 cache; next to them a copy on the device in the same run (its bytes are read
-// and written, so it counts twice).
+// over contexts and batches, beside the least that reading its keys and values takes (a plain read in the same run).
+// Each launch of a captured graph has a layer of its own, in turn from more than twice the L2 cache. First launches of
+// attention alone; then, for one token, what it adds to a layer's two products, qkv before it and output after it
+// (hidden size 2048, bf16), which is what a step pays: its start and end overlap with theirs.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 
+#include "kernels/cuda/memory_read.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/ops/activations.h"
 #include "tests/device/harness.h"
 
 namespace ft::device_test {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;
-constexpr int64_t kMaxLayers = 256;  // launches in a graph
+constexpr int64_t kMaxLayers = 48;  // launches in a graph
 constexpr int kRuns = 8;
 constexpr int kHeads = 32, kKvHeads = 4;
-constexpr int64_t kDim = 128;
+constexpr int64_t kDim = 128, kHidden = 2048;
 
-double copy_rate(Context& context) {
+double read_rate(Context& context) {
   constexpr int64_t kBytes = int64_t{1} << 30;
-  const cuda::DeviceBuffer from(kBytes), to(kBytes);
-  const double seconds = replay_seconds(
-      context, kRuns, [&] { cuda::copy_on_device(to.data(), from.data(), kBytes, context.stream.handle()); });
-  return 2.0 * static_cast<double>(kBytes) / seconds;
+  const cuda::DeviceBuffer from(kBytes), sink(16);
+  return static_cast<double>(kBytes) / replay_seconds(context, kRuns, [&] {
+           cuda::read_memory(from.data(), kBytes, sink.as<uint32_t>(), context.stream.handle());
+         });
 }
 
-void bench_decode(Context& context, int64_t length, int64_t tokens, double copy) {
-  const int64_t stride = 2 * kKvHeads * kDim;
-  const int64_t layer_bytes = tokens * length * stride * static_cast<int64_t>(sizeof(bf16));
-  const int64_t layers = std::clamp<int64_t>(kColdBytes / layer_bytes, 2, kMaxLayers);
-  const cuda::DeviceBuffer cache(layers * layer_bytes), q(tokens * kHeads * kDim * 4), kv(tokens * kKvHeads * kDim * 4),
-      out(tokens * kHeads * kDim * 4), angles(length * kDim / 2 * 4), norm(kDim * 4),
-      scratch(cuda::attention_decode_scratch_bytes(tokens, kHeads, kKvHeads, kDim, length));
-  for (const cuda::DeviceBuffer* buffer : {&cache, &q, &kv, &out, &angles, &norm, &scratch}) {
-    cuda::fill_zero(buffer->data(), buffer->bytes(), context.stream.handle());
-  }
-  std::vector<int32_t> sequences;
-  for (int64_t t = 0; t < tokens; ++t) sequences.push_back(static_cast<int32_t>(t));
-  const DeviceArray<int32_t> sequence(context, sequences);
-  const DeviceArray<int64_t> position(context, std::vector<int64_t>(static_cast<size_t>(tokens), length - 1));
-  cuda::AttentionDecodeArgs args;
-  cuda::AttentionPrepareArgs& prepare = args.prepare;
-  prepare.q = q.as<float>(), prepare.q_stride = kHeads * kDim;
-  prepare.k = kv.as<float>(), prepare.v = kv.as<float>(), prepare.kv_stride = kKvHeads * kDim;
-  prepare.tokens = tokens;
-  prepare.heads = kHeads, prepare.kv_heads = kKvHeads, prepare.head_dim = kDim;
-  prepare.q_norm = norm.as<float>(), prepare.k_norm = norm.as<float>(), prepare.norm_eps = 1e-6f;
-  prepare.cos = angles.as<float>(), prepare.sin = angles.as<float>(), prepare.rotary_half = kDim / 2;
-  prepare.sequence = sequence.data(), prepare.position = position.data();
-  args.scale = 0.1f;
-  args.out = out.as<float>(), args.out_stride = kHeads * kDim;
-  args.scratch = scratch.data();
-  const double all = replay_seconds(context, kRuns, [&] {
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      prepare.kv = {reinterpret_cast<bf16*>(cache.data() + layer * layer_bytes), length};
-      cuda::attention_decode(args, context.stream.handle());
+// Layers of a step over `tokens` contexts of `length` positions.
+class Layers {
+ public:
+  Layers(Context& context, int64_t length, int64_t tokens)
+      : context_(context),
+        length_(length),
+        bytes_(tokens * length * 2 * kKvHeads * kDim * static_cast<int64_t>(sizeof(bf16))),
+        count_(std::clamp<int64_t>(kColdBytes / bytes_, 2, kMaxLayers)),
+        cache_(count_ * bytes_),
+        rows_(tokens * (kHeads + 2 * kKvHeads) * kDim * 4),
+        out_(tokens * kHeads * kDim * 4),
+        angles_(length * kDim / 2 * 4),
+        norm_(kDim * 4),
+        scratch_(cuda::attention_decode_scratch_bytes(tokens, kHeads, kKvHeads, kDim, length)),
+        sequence_(context, sequences(tokens)),
+        position_(context, std::vector<int64_t>(static_cast<size_t>(tokens), length - 1)),
+        qkv_layout_(format_info(FormatId::kBf16).layout((kHeads + 2 * kKvHeads) * kDim, kHidden)),
+        out_layout_(format_info(FormatId::kBf16).layout(kHidden, kHeads * kDim)),
+        qkv_(kMaxLayers * qkv_layout_.bytes),
+        output_(kMaxLayers * out_layout_.bytes),
+        words_(activation_words(kHidden) * 4),
+        packed_(activation_words(kHeads * kDim) * 4),
+        hidden_(kHidden * 4) {
+    for (const cuda::DeviceBuffer* buffer :
+         {&cache_, &rows_, &out_, &angles_, &norm_, &scratch_, &qkv_, &output_, &words_, &packed_, &hidden_}) {
+      cuda::fill_zero(buffer->data(), buffer->bytes(), context.stream.handle());
     }
-  });
-  const double seconds = all / static_cast<double>(layers);
-  const double rate = static_cast<double>(layer_bytes) / seconds;
-  std::printf("context %6lld tokens %lld  %9.2f us a layer %9.2f MB %7.0f GB/s  %.2f of copy\n",
-              static_cast<long long>(length), static_cast<long long>(tokens), seconds * 1e6,
-              static_cast<double>(layer_bytes) * 1e-6, rate * 1e-9, rate / copy);
-  std::fflush(stdout);
-}
+    cuda::AttentionPrepareArgs& prepare = args_.prepare;
+    float* rows = rows_.as<float>();
+    prepare.q = rows, prepare.q_stride = kHeads * kDim;
+    prepare.k = rows + tokens * kHeads * kDim, prepare.v = prepare.k + tokens * kKvHeads * kDim;
+    prepare.kv_stride = kKvHeads * kDim;
+    prepare.tokens = tokens;
+    prepare.heads = kHeads, prepare.kv_heads = kKvHeads, prepare.head_dim = kDim;
+    prepare.q_norm = norm_.as<float>(), prepare.k_norm = norm_.as<float>(), prepare.norm_eps = 1e-6f;
+    prepare.cos = angles_.as<float>(), prepare.sin = angles_.as<float>(), prepare.rotary_half = kDim / 2;
+    prepare.sequence = sequence_.data(), prepare.position = position_.data();
+    args_.scale = 0.1f;
+    args_.out = out_.as<float>(), args_.out_stride = kHeads * kDim;
+    args_.scratch = scratch_.data();
+  }
+  int64_t bytes() const { return bytes_; }
+  // Of a layer.
+  double seconds(bool attention, bool products) {
+    const int64_t layers = products ? kMaxLayers : count_;
+    const double all = replay_seconds(context_, kRuns, [&] {
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        if (products) multiply(qkv_layout_, qkv_, layer, words_, rows_);
+        if (attention) attend(layer % count_);
+        if (products) multiply(out_layout_, output_, layer, packed_, hidden_);
+      }
+    });
+    return all / static_cast<double>(layers);
+  }
+
+ private:
+  static std::vector<int32_t> sequences(int64_t tokens) {
+    std::vector<int32_t> result;
+    for (int64_t t = 0; t < tokens; ++t) result.push_back(static_cast<int32_t>(t));
+    return result;
+  }
+  void attend(int64_t layer) {
+    args_.prepare.kv = {reinterpret_cast<bf16*>(cache_.data() + layer * bytes_), length_};
+    cuda::attention_decode(args_, context_.stream.handle());
+  }
+  // The input of the output product stands packed already: packing is not attention's.
+  void multiply(const PackedLayout& layout, const cuda::DeviceBuffer& weights, int64_t layer,
+                const cuda::DeviceBuffer& words, const cuda::DeviceBuffer& y) {
+    cuda::MatvecArgs args;
+    args.tokens = 1;
+    args.output_count = 1;
+    args.input.words = words.as<uint32_t>();
+    args.outputs[0] = {
+        {layout, weights.data() + layer * layout.bytes, 1.0f}, nullptr, y.as<float>(), layout.rows, false};
+    cuda::matvec(args, context_.stream.handle());
+  }
+
+  Context& context_;
+  int64_t length_, bytes_, count_;
+  cuda::DeviceBuffer cache_, rows_, out_, angles_, norm_, scratch_;
+  DeviceArray<int32_t> sequence_;
+  DeviceArray<int64_t> position_;
+  PackedLayout qkv_layout_, out_layout_;
+  cuda::DeviceBuffer qkv_, output_, words_, packed_, hidden_;
+  cuda::AttentionDecodeArgs args_;
+};
 
 void bench(Context& context) {
-  const double copy = copy_rate(context);
-  std::printf("copy on the device, 1 GiB: %.0f GB/s read and written\n", copy * 1e-9);
-  for (const int64_t length : {128, 1024, 4096, 32768, 131072}) {
-    for (const int64_t tokens : {1, 4, 8}) bench_decode(context, length, tokens, copy);
+  const double read = read_rate(context);
+  std::printf("read 1 GiB: %.0f GB/s\n%9s %6s | %10s %9s %8s %8s | %s\n", read * 1e-9, "context", "tokens", "us alone",
+              "MB", "GB/s", "of floor", "us in a layer");
+  for (const int64_t length : {64, 300, 1024, 4096, 32768, 131072}) {
+    for (const int64_t tokens : {1, 2, 4, 8}) {
+      Layers layers(context, length, tokens);
+      const double alone = layers.seconds(true, false);
+      const auto bytes = static_cast<double>(layers.bytes());
+      std::printf("%9lld %6lld | %10.2f %9.2f %8.0f %8.2f |", static_cast<long long>(length),
+                  static_cast<long long>(tokens), alone * 1e6, bytes * 1e-6, bytes / alone * 1e-9,
+                  alone * read / bytes);
+      if (tokens == 1) {
+        std::printf(" %.2f", (layers.seconds(true, true) - layers.seconds(false, true)) * 1e6);
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+    }
   }
 }
 
