@@ -17,6 +17,8 @@ struct CpuMailbox;
 inline constexpr int64_t kUnitBytes = 4096;
 inline constexpr int kArrivalParts = 2;  // gate, up and trailer; the rest
 inline constexpr uint32_t kAllArrived = ~uint32_t{0};
+// A counter that nobody waits for any more; units that come late are added to it. Slots never count so many.
+inline constexpr uint32_t kGivenUp = uint32_t{1} << 31;
 
 struct BlobUnits {
   uint32_t all = 0;
@@ -35,10 +37,11 @@ struct Copy {
 
 // How an item's blocks wait for its slot. Counters of slot s: counters[kArrivalParts * s].
 struct Arrivals {
-  const uint32_t* counters = nullptr;
+  uint32_t* counters = nullptr;
   BlobUnits units;
   // A wait that takes longer than timeout_ns says so in box->failed (layer + 1) and goes on with what is there; while
-  // `failed` or `abandon` is set none waits.
+  // `failed` or `abandon` is set none waits longer than a millisecond. The counters of items that were given up say
+  // kGivenUp.
   CpuMailbox* box = nullptr;
   int layer = 0;
   uint64_t timeout_ns = 0;

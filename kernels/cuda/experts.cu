@@ -121,7 +121,7 @@ __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ 
   const std::byte* blob = item.blob;
   const int tile = static_cast<int>(blockIdx.x) * kTilesPerBlock + static_cast<int>(threadIdx.y);
   if (item.arrival >= 0) {
-    if (threadIdx.x + threadIdx.y == 0) wait_for_arrival(work.arrivals, item.arrival, kGateUp ? 0 : 1);
+    if (threadIdx.x + threadIdx.y == 0) wait_for_arrival(work.arrivals, item.arrival, kGateUp ? 0 : 1, blockIdx.x == 0);
     __syncthreads();
   }
   if (!kGateUp) wait_for_previous();

@@ -109,8 +109,8 @@ __device__ __forceinline__ void take_item(const OneWork& work, int index, uint32
   const ExpertItem item = load_item(work.items + index);
   if (item.arrival >= 0) {
     // Both parts: gate and up may still run, and down's first bytes may be in a unit of theirs.
-    wait_for_arrival(work.arrivals, item.arrival, 0);
-    wait_for_arrival(work.arrivals, item.arrival, 1);
+    wait_for_arrival(work.arrivals, item.arrival, 0, blockIdx.x == 0);
+    wait_for_arrival(work.arrivals, item.arrival, 1, blockIdx.x == 0);
   }
   to.blob = item.blob;
   to.fetched = item.arrival >= 0 ? 1 : 0;

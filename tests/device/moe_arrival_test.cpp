@@ -201,13 +201,15 @@ void test_nobody(Report& report) {
   report.result("bytes that nobody brings: the step goes on and says which layer",
                 rig.copies.box().failed == 5 && seconds >= 0.02 && seconds < 0.5,
                 text("failed %u after %.1f ms", rig.copies.box().failed, seconds * 1e3));
+  const bool told = rig.copies.read(rig.copies.arrived) == cuda::kGivenUp;
+  rig.prepare({}, 3);
   begin = now_seconds();
   rig.launch();  // it failed before: no waiting
   stream.synchronize();
   seconds = now_seconds() - begin;
-  report.result("after a failure nothing waits long", seconds < 0.05, text("%.1f ms", seconds * 1e3));
+  report.result("after a failure nothing waits long", told && seconds < 0.05, text("%.1f ms", seconds * 1e3));
   rig.copies.box().failed = 0;
-  rig.args.arrivals.timeout_ns = CopyRig::kTimeoutNs;
+  rig.prepare({}, 3);
   begin = now_seconds();
   rig.launch();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
