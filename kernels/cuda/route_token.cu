@@ -21,7 +21,7 @@ namespace {
 constexpr unsigned kBlocks = 16;              // more than the eight that every device with clusters has: asked for
 constexpr int kWords = 8;                     // of a lane in a block of k: 16 weights
 constexpr int kBlockWords = kWords * kLanes;  // of a packed row in a block of k
-constexpr int kRowsOfThread = kRowsPerTile / 2;
+[[maybe_unused]] constexpr int kRowsOfThread = kRowsPerTile / 2;  // no code before sm_90 has it
 constexpr int kPerLane = 4;  // experts that a lane ranks
 constexpr int kMaxExperts = kPerLane * kWarp;
 constexpr int kMaxChoices = 16;
