@@ -90,6 +90,7 @@ struct StepCounters {
   uint64_t predicted, prefetched, useful;  // as EngineCounters has them
   uint64_t misses_histogram[257];          // layers with so many misses; the last entry: that many or more
   uint64_t wait_nanoseconds;               // in wait_for_cpu
+  uint32_t answered;  // no count: the ticket whose wait has ended, from the block of wait_and_merge that polls
 };
 
 // Pinned memory, one per engine. Who writes what: the device `posted`, `layer`, `tokens`, the ids and x rows (then

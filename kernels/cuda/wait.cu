@@ -14,7 +14,7 @@ __device__ uint64_t wait_for_answer(const WaitArgs& args) {
   const uint64_t begin = nanoseconds_now();
   for (uint32_t polls = 0;; ++polls) {
     // Each read crosses the link (about a microsecond); these are under way together, and the two that seldom say
-    // anything are left out most times: several blocks poll.
+    // anything are left out most times.
     constexpr uint32_t kPollsBetweenLooks = 8;
     const bool looks = polls % kPollsBetweenLooks == 0;
     const uint32_t abandon = looks ? load_relaxed_system(&args.box->abandon) : 0;
@@ -78,6 +78,19 @@ __device__ __forceinline__ void merge_column(const MergeArgs& m, int64_t token, 
   m.out[token * m.out_stride + column] = f32::add(before, merged);
 }
 
+// By one thread of a block. One block reads the mailbox, across the link, where reads of one line are served one by
+// one; the others read what it tells them.
+__device__ void wait_as_a_grid(const WaitArgs& wait, uint32_t ticket) {
+  uint32_t* const answered = &wait.counters->answered;
+  if (blockIdx.x == 0 && blockIdx.y == 0) {
+    wait.counters->wait_nanoseconds += wait_for_answer(wait);
+    store_release_system(answered, ticket);
+  } else {
+    while (load_acquire_system(answered) != ticket) {  // bounded: the first block is resident before this one
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kMergeThreads)
     wait_and_merge_kernel(const __grid_constant__ WaitArgs wait, const __grid_constant__ MergeArgs merge) {
   let_next_start();
@@ -91,10 +104,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     before = merge.out[token * merge.out_stride + column];
   }
   if (ticket != 0) {
-    if (threadIdx.x == 0) {
-      const uint64_t waited = wait_for_answer(wait);
-      if (blockIdx.x == 0 && blockIdx.y == 0) wait.counters->wait_nanoseconds += waited;
-    }
+    if (threadIdx.x == 0) wait_as_a_grid(wait, ticket);
     __syncthreads();
   }
   if (column < merge.cols) merge_column(merge, token, column, rows, before);
