@@ -68,8 +68,8 @@ __device__ __forceinline__ void copy_unit(const Copy& copy, uint32_t place, int 
   if (lane == 0) add_release(copy.arrived + (place < copy.units.gate_up ? 0 : 1), 1);
 }
 
-// A host's thread makes the copies. By a whole warp. Nothing is posted after something failed, or when the thread has
-// not read the posts before within the time limit: then the copies' waits end by theirs.
+// A host's thread makes the copies. By a whole warp. Nothing is posted when no list becomes free: the thread has
+// failed, or has not read the posts before within the time limit. Then the copies' waits end by theirs.
 __device__ __forceinline__ void post_copies(const Fetch& fetch, int copies) {
   const CopyPost& post = fetch.post;
   const int lane = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x) % kWarp;

@@ -96,7 +96,8 @@ struct StepCounters {
 // Pinned memory, one per engine. Who writes what: the device `posted`, `layer`, `tokens`, the ids and x rows (then
 // posted, released to the system) and `failed`, `finished`; the host the answer rows, then `answered` (released), and
 // `abandon`. Numbers count up from 1 over the engine's life and skip 0. The host clears `failed` and `abandon` between
-// steps; while either is set no kernel waits.
+// steps; while either is set the waits for the CPU and for bytes end within a millisecond. Waits for the copier and for
+// the copy engine have time limits of their own.
 struct CpuMailbox {
   alignas(128) uint32_t posted;
   int32_t layer;
@@ -163,7 +164,8 @@ struct RouteArgs {
 };
 // rmsnorm_pack, matvec and router_top_k with their bits, in three launches.
 void route(const RouteArgs& args, StreamHandle stream);
-// route and plan_layer; one launch where the router is bf16 and tokens <= 2, experts <= 1024 and k <= 16. REQUIRES
+// route and plan_layer; one launch where the router is bf16 and tokens <= 2, experts <= 1024 and k <= 16 and its rows
+// fit into a block's shared memory: for one token and at most 128 experts by a cluster (route_token.cuh). REQUIRES
 // plan.ids == top.ids, plan.x == words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 

@@ -215,7 +215,8 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
 // expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through
-// one of the items. `out` of the ExpertArgs is REQUIRED: the rows of pairs pass through it.
+// one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through it where
+// blocks do not merge their own.
 struct ExpertMerge {
   const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
   const float* weights = nullptr;  // (tokens, top_k)

@@ -74,7 +74,8 @@ class CudaMoe {
   bool serve_posted();
   uint32_t finished() const;
   void abandon();
-  // Throws Error(kFailed) when a wait for the CPU gave up, or was told to by abandon(), since the last call.
+  // Throws Error(kFailed) when a wait for the CPU, for an expert's bytes or for a copier gave up, or was told to by
+  // abandon(), since the last call.
   void require_answered();
 
   SlotTable::Content content() const;
