@@ -8,11 +8,6 @@
 namespace ft::cuda {
 
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t rank_in_cluster() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 // All threads of all blocks call both; what came before the one is seen after the other.
 __device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }

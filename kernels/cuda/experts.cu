@@ -5,6 +5,7 @@
 // The first blocks of a gate_up launch that fetches copy blobs into slots; then come the items, hits first. Blocks of
 // an item that is on its way wait for its part of the blob.
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/expert_items.cuh"
 #include "kernels/cuda/experts_one.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -30,13 +31,7 @@ struct ExpertWork {
   int64_t up_offset = 0;
   int64_t down_offset = 0;
   int64_t trailer_offset = 0;
-  const ExpertItem* items = nullptr;
-  const int32_t* item_begin = nullptr;
-  const int32_t* item_end = nullptr;
-  const int32_t* pairs = nullptr;
-  int top_k = 0;
-  const uint32_t* x = nullptr;  // rows that are multiplied: of tokens (gate and up) or of pairs (down)
-  int64_t x_words = 0;
+  ItemList list;
   uint32_t* activated = nullptr;
   int64_t activated_words = 0;
   float* out = nullptr;
@@ -112,12 +107,12 @@ __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ 
       fetch_by_warp(work.fetch, block * kTilesPerBlock + threadIdx.y, kFetchBlocks * kTilesPerBlock);
     return;
   }
-  const int index = __ldcg(work.item_begin) + static_cast<int>(blockIdx.y) - work.fetch_rows;
-  if (index >= __ldcg(work.item_end)) {
+  const int index = __ldcg(work.list.begin) + static_cast<int>(blockIdx.y) - work.fetch_rows;
+  if (index >= __ldcg(work.list.end)) {
     if (!kGateUp) wait_for_previous();
     return;
   }
-  const ExpertItem item = load_item(work.items + index);
+  const ExpertItem item = load_item(work.list.items + index);
   const std::byte* blob = item.blob;
   const int tile = static_cast<int>(blockIdx.x) * kTilesPerBlock + static_cast<int>(threadIdx.y);
   if (item.arrival >= 0) {
@@ -137,8 +132,8 @@ __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ 
     const uint32_t* x[kTokens];
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      pairs[t] = work.pairs[item.pair_begin + group + t];
-      x[t] = work.x + (kGateUp ? pairs[t] / work.top_k : pairs[t]) * work.x_words;
+      pairs[t] = work.list.pairs[item.pair_begin + group + t];
+      x[t] = work.list.x + (kGateUp ? pairs[t] / work.list.top_k : pairs[t]) * work.list.x_words;
     }
     Sums<kCount, kTokens> sums;
     fold_tile<kFormat, kCount, kTokens>(work.shape, tiles, place, x, sums);
@@ -198,13 +193,7 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
                         .up_offset = args.layout.up_offset,
                         .down_offset = args.layout.down_offset,
                         .trailer_offset = args.layout.trailer_offset,
-                        .items = args.items,
-                        .item_begin = args.item_begin,
-                        .item_end = args.item_end,
-                        .pairs = args.pairs,
-                        .top_k = args.top_k,
-                        .x = x,
-                        .x_words = activation_words(matrix.cols),
+                        .list = item_list(args, x, matrix.cols),
                         .activated = args.activated,
                         .activated_words = activation_words(args.layout.intermediate),
                         .out = args.out,

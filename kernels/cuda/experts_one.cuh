@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/expert_items.cuh"
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/ops/activations.h"
 
 namespace ft::cuda {
 
@@ -19,13 +19,7 @@ struct OneWork {
   TileShape shape;
   int64_t down_offset = 0;
   int64_t trailer_offset = 0;
-  const ExpertItem* items = nullptr;
-  const int32_t* item_begin = nullptr;
-  const int32_t* item_end = nullptr;
-  const int32_t* pairs = nullptr;
-  int top_k = 0;
-  const uint32_t* x = nullptr;  // rows of pairs
-  int64_t x_words = 0;
+  ItemList list;
   float* out = nullptr;
   int64_t out_stride = 0;
   ExpertMerge merge;  // residual null: rows go to out
@@ -35,18 +29,6 @@ struct OneWork {
 inline constexpr int kMostOneItems = 16;
 inline constexpr int kMostOneWarps = 12;
 inline constexpr int kPairRows = kPair * kRowsPerTile;
-
-// Items are read past L1, which could hold what was there before: the kernel that wrote them has ended, but down reads
-// them before its wait.
-__device__ __forceinline__ ExpertItem load_item(const ExpertItem* item) {
-  static_assert(sizeof(ExpertItem) == 24);
-  const auto* parts = reinterpret_cast<const unsigned long long*>(item);
-  const unsigned long long blob = __ldcg(parts), pairs = __ldcg(parts + 1), arrival = __ldcg(parts + 2);
-  return {.blob = reinterpret_cast<const std::byte*>(blob),
-          .pair_begin = static_cast<int32_t>(pairs),
-          .pair_count = static_cast<int32_t>(pairs >> 32),
-          .arrival = static_cast<int32_t>(arrival)};
-}
 
 // A block's shared memory: barriers of items, items, rows of slots, then a pair of tiles for each item.
 struct OneItem {
@@ -106,7 +88,7 @@ __device__ __forceinline__ void ask_for_down(const OneWork& work, const OneItem*
 // By one thread: an item of the list, when its bytes are there.
 __device__ __forceinline__ void take_item(const OneWork& work, int index, uint32_t barrier, OneItem& to) {
   init_copy_barrier_once(barrier);
-  const ExpertItem item = load_item(work.items + index);
+  const ExpertItem item = load_item(work.list.items + index);
   if (item.arrival >= 0) {
     // Both parts: gate and up may still run, and down's first bytes may be in a unit of theirs.
     wait_for_arrival(work.arrivals, item.arrival, 0, blockIdx.x == 0);
@@ -114,7 +96,7 @@ __device__ __forceinline__ void take_item(const OneWork& work, int index, uint32
   }
   to.blob = item.blob;
   to.fetched = item.arrival >= 0 ? 1 : 0;
-  to.pair = item.pair_count > 0 ? __ldcg(work.pairs + item.pair_begin) : -1;
+  to.pair = item.pair_count > 0 ? __ldcg(work.list.pairs + item.pair_begin) : -1;
   to.down_global = __ldcg(reinterpret_cast<const float*>(item.blob + work.trailer_offset) + 2);
 }
 
@@ -159,8 +141,8 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   const PairShape<kFormat> pair_shape{work.shape.blocks};
   auto* items = reinterpret_cast<OneItem*>(memory + kOneItemsAt);
   auto* rows = reinterpret_cast<float*>(memory + kOneRowsAt);  // of slots
-  const int begin = __ldcg(work.item_begin);
-  const int count = min(__ldcg(work.item_end) - begin, kMostOneItems);
+  const int begin = __ldcg(work.list.begin);
+  const int count = min(__ldcg(work.list.end) - begin, kMostOneItems);
   const bool merges = work.merge.residual != nullptr;
   if (thread < count) take_item(work, begin + thread, address + thread * 8, items[thread]);
   __syncthreads();
@@ -171,7 +153,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   const bool own_row = merges && thread < kPairRows && row < work.shape.rows;
   float before = 0.0f;
   if (own_row) before = __ldcg(work.merge.residual + row);
-  if (merges && thread < work.top_k) {
+  if (merges && thread < work.list.top_k) {
     items[thread].weight = __ldcg(work.merge.weights + thread);
     items[thread].id = __ldcg(work.merge.ids + thread);
   }
@@ -181,7 +163,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
     const int i = task / work.shape.blocks, block = task % work.shape.blocks;
     if (items[i].pair < 0) continue;
     uint32_t words[kGroup / 2];
-    load_lane_x<kFormat>(work.x + items[i].pair * work.x_words, block, place.lane,
+    load_lane_x<kFormat>(work.list.x + items[i].pair * work.list.x_words, block, place.lane,
                          place.lane < work.shape.lanes_of(block), words);
     LaneX<kFormat> x;
     x.unpack(words);
@@ -198,7 +180,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   if (!own_row) return;
   // merge of kernels/ops/rows.h, then add.
   float merged = 0.0f;
-  for (int slot = 0; slot < work.top_k && items[slot].id >= 0; ++slot) {
+  for (int slot = 0; slot < work.list.top_k && items[slot].id >= 0; ++slot) {
     merged = f32::fma(items[slot].weight, rows[slot * kPairRows + thread], merged);
   }
   work.merge.residual[row] = f32::add(before, merged);
@@ -228,13 +210,7 @@ void launch_down_one(const ExpertArgs& args, const ExpertMerge& merge, StreamHan
   const OneWork work{.shape = tile_shape(args.layout.down),
                      .down_offset = args.layout.down_offset,
                      .trailer_offset = args.layout.trailer_offset,
-                     .items = args.items,
-                     .item_begin = args.item_begin,
-                     .item_end = args.item_end,
-                     .pairs = args.pairs,
-                     .top_k = args.top_k,
-                     .x = args.activated,
-                     .x_words = activation_words(args.layout.intermediate),
+                     .list = item_list(args, args.activated, args.layout.intermediate),
                      .out = args.out,
                      .out_stride = args.out_stride,
                      .merge = merge,

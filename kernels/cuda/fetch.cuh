@@ -121,9 +121,9 @@ __device__ __forceinline__ void fetch_by_warp(const Fetch& fetch, uint32_t warp,
 // A thousand blocks wait at once, and what they do while they wait is what the copies go through. With polls 100 ns
 // apart that acquired, and a look at the mailbox, across the link, at every 64th, a step of geometry A at 25 % took
 // 229 ms, 20 times its bound; with a look of every block each millisecond eight fetched experts of 9.4 MB took 5.5 ms
-// where the link takes 1.5, and six of 50 MB 192 ms [measured, H200]: reads of one line of host memory are served one
-// by one. So polls pause up to 2 us, which hides behind the part of the blob that still comes, do not acquire, and one
-// block of an item looks for all: what it sees it tells the others by the counters.
+// where the link takes 1.5, and six of 50 MB 192 ms [measured, H200], as if reads of one line of host
+// memory were served one by one. So polls pause up to 2 us, which hides behind the part of the blob that still comes,
+// do not acquire, and one block of an item looks for all: what it sees it tells the others by the counters.
 __device__ __forceinline__ void wait_for_arrival(const Arrivals& arrivals, int32_t arrival, int part, bool looks) {
   constexpr uint64_t kLookNs = 1'000'000;
   constexpr uint32_t kFirstPauseNs = 250, kLongestPauseNs = 2000;

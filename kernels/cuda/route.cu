@@ -12,13 +12,11 @@
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/plan.cuh"
 #include "kernels/cuda/route_token.cuh"
+#include "kernels/cuda/router_tile.cuh"
 
 namespace ft::cuda {
 namespace {
 
-constexpr int kWords = 8;                 // of a lane in a block of k: 16 weights
-constexpr int kBlockWords = kWords * 16;  // of a packed row in a block of k
-constexpr int kRowsOfThread = kRowsPerTile / 2;
 // Where one launch does it all: more tokens, experts or choices are worth launches of their own.
 // [measured, H200] 8 tokens of 2048, 128 experts: 29 us in one launch, 20 in four.
 constexpr int kMaxTokens = 2;
@@ -43,44 +41,24 @@ struct Route {
   RouterArgs top;
 };
 
-struct WeightWords {
-  uint32_t w[kRowsOfThread][kWords];
-};
-
-// Thread `thread` of a warp is lane thread % 16 of rows thread / 16 and thread / 16 + 2 of the tile.
-__device__ __forceinline__ void load_weights(const Route& r, int block, int thread, WeightWords& words) {
+__device__ __forceinline__ void load_weights(const Route& r, int block, int thread, RouterWeights& weights) {
   const int lanes = block == r.blocks - 1 ? r.last_lanes : kLanes, lane = thread % kLanes;
-  const uint32_t* tile =
-      r.codes + blockIdx.x * r.words_per_tile + static_cast<int64_t>(block) * kBlockWords * kRowsPerTile;
-#pragma unroll
-  for (int h = 0; h < kWords; ++h) {
-#pragma unroll
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      const int row = 2 * j + thread / kLanes;
-      words.w[j][h] = lane < lanes ? __ldg(tile + (h * kRowsPerTile + row) * lanes + lane) : 0u;
-    }
-  }
+  const uint32_t* codes =
+      r.codes + blockIdx.x * r.words_per_tile + static_cast<int64_t>(block) * kRouterBlockWords * kRowsPerTile;
+  weights.load(codes, lanes, lane, thread / kLanes, lane < lanes);
 }
 
 // cells[((token * 4 + row) * blocks + block) * 16 + lane]: the lane's sum over its 16 k. Lanes past the last one give
 // +0, as their weights are zero and so are the words of x there.
-__device__ __forceinline__ void block_sums(const Route& r, const WeightWords& words, int block, int thread,
+__device__ __forceinline__ void block_sums(const Route& r, const RouterWeights& weights, int block, int thread,
                                            const uint32_t* x, int64_t row_words, float* cells) {
   const int lane = thread % kLanes;
   for (int token = 0; token < r.tokens; ++token) {
-    const uint32_t* pairs = x + token * row_words + block * kBlockWords + lane;
-    float p[kRowsOfThread] = {};
+    const uint32_t* pairs = x + token * row_words + block * kRouterBlockWords + lane;
+    float p[kRouterRows] = {};
+    weights.multiply(pairs, p);
 #pragma unroll
-    for (int h = 0; h < kWords; ++h) {
-      const uint32_t pair = pairs[h * kLanes];
-#pragma unroll
-      for (int j = 0; j < kRowsOfThread; ++j) {
-        p[j] = f32::fma(high_bf16(words.w[j][h]), high_bf16(pair), p[j]);
-        p[j] = f32::fma(low_bf16(words.w[j][h]), low_bf16(pair), p[j]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kRowsOfThread; ++j) {
+    for (int j = 0; j < kRouterRows; ++j) {
       cells[((token * kRowsPerTile + 2 * j + thread / kLanes) * r.blocks + block) * kLanes + lane] = p[j];
     }
   }
@@ -92,12 +70,7 @@ __device__ __forceinline__ void write_logits(const Route& r, const float* cells)
   for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < r.tokens * kRowsPerTile;
        first += kPlanWarps * 2) {
     const int task = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
-    float acc = 0.0f;
-#pragma unroll 8
-    for (int block = 0; block < r.blocks; ++block) {
-      acc = f32::fma(cells[(task * r.blocks + block) * kLanes + lane], 1.0f, acc);
-    }
-    const float sum = f32::tree_sum(acc);
+    const float sum = fold_router_row(cells + task * r.blocks * kLanes, r.blocks, lane);
     const int row = static_cast<int>(blockIdx.x) * kRowsPerTile + task % kRowsPerTile;
     if (lane == 0 && row < r.rows) r.logits[task / kRowsPerTile * r.rows + row] = f32::mul(sum, r.global);
   }
@@ -234,8 +207,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   __shared__ float scales[kNormPackTokens];
   __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  WeightWords words{};
-  if (warp < r.blocks) load_weights(r, warp, lane, words);
+  RouterWeights weights{};
+  if (warp < r.blocks) load_weights(r, warp, lane, weights);
   // The norm's weights too: from memory they are a microsecond away, and nobody but this step's norm has read them.
   Row row;
   const bool one_row = r.tokens == 1 && Row::fits(r.source.cols);
@@ -261,8 +234,8 @@ __global__ void __launch_bounds__(kPlanThreads)
     norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
   }
   for (int block = warp; block < r.blocks; block += kPlanWarps) {
-    if (block != warp) load_weights(r, block, lane, words);
-    block_sums(r, words, block, lane, x, row_words, cells);
+    if (block != warp) load_weights(r, block, lane, weights);
+    block_sums(r, weights, block, lane, x, row_words, cells);
   }
   if (blockIdx.x == 0) {
     for (int i = thread; i < r.tokens * static_cast<int>(row_words); i += kPlanThreads) r.words[i] = x[i];

@@ -14,15 +14,13 @@
 #include "kernels/cuda/plan.cuh"
 #include "kernels/cuda/plan_hits.cuh"
 #include "kernels/cuda/route_token.cuh"
+#include "kernels/cuda/router_tile.cuh"
 
 namespace ft::cuda {
 namespace {
 
-constexpr unsigned kBlocks = 16;              // more than the eight that every device with clusters has: asked for
-constexpr int kWords = 8;                     // of a lane in a block of k: 16 weights
-constexpr int kBlockWords = kWords * kLanes;  // of a packed row in a block of k
-[[maybe_unused]] constexpr int kRowsOfThread = kRowsPerTile / 2;  // no code before sm_90 has it
-constexpr int kPerLane = 4;                                       // experts that a lane ranks
+constexpr unsigned kBlocks = 16;  // more than the eight that every device with clusters has: asked for
+constexpr int kPerLane = 4;       // experts that a lane ranks
 constexpr int kMaxExperts = kPerLane * kWarp;
 constexpr int kMaxChoices = 16;
 using Row = NormRow<kPlanThreads, 4>;
@@ -43,7 +41,7 @@ struct TokenRoute {
 };
 
 // Dynamic shared memory: the packed row, the norm's stage, the sums of k's blocks; then the plan's lists.
-__host__ __device__ int row_bytes(const TokenRoute& r) { return r.blocks * kBlockWords * 4; }
+__host__ __device__ int row_bytes(const TokenRoute& r) { return r.blocks * kRouterBlockWords * 4; }
 int64_t shared_bytes_of(const TokenRoute& r, const PlanArgs& plan, int most_distinct) {
   const int64_t sums = int64_t{r.tiles_per_block} * kRowsPerTile * r.blocks * kLanes * 4;
   return std::max<int64_t>(row_bytes(r) + Row::kStageFloats * 4 + sums, PlanLists::bytes(plan, most_distinct));
@@ -51,42 +49,24 @@ int64_t shared_bytes_of(const TokenRoute& r, const PlanArgs& plan, int most_dist
 
 #if __CUDA_ARCH__ >= 900
 
-struct WeightWords {
-  uint32_t w[kRowsOfThread][kWords];
-};
-
-// Thread `thread` of a warp is lane thread % 16 of rows thread / 16 and thread / 16 + 2 of the tile.
-__device__ __forceinline__ void load_weights(const TokenRoute& r, int tile, int block, WeightWords& words) {
+__device__ __forceinline__ void load_weights(const TokenRoute& r, int tile, int block, RouterWeights& weights) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
   const int lanes = block == r.blocks - 1 ? r.last_lanes : kLanes;
-  const uint32_t* at = r.codes + tile * r.words_per_tile + static_cast<int64_t>(block) * kBlockWords * kRowsPerTile;
+  const uint32_t* codes =
+      r.codes + tile * r.words_per_tile + static_cast<int64_t>(block) * kRouterBlockWords * kRowsPerTile;
   const bool there = tile < r.row_tiles && lane < lanes;
-#pragma unroll
-  for (int h = 0; h < kWords; ++h) {
-#pragma unroll
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      words.w[j][h] = there ? __ldg(at + (h * kRowsPerTile + 2 * j + half) * lanes + lane) : 0u;
-    }
-  }
+  weights.load(codes, lanes, lane, half, there);
 }
 
 // sums[(row * blocks + block) * 16 + lane]: the lane's sum over its 16 k.
-__device__ __forceinline__ void block_sums(const TokenRoute& r, const WeightWords& words, int own_tile, int block,
+__device__ __forceinline__ void block_sums(const TokenRoute& r, const RouterWeights& weights, int own_tile, int block,
                                            const uint32_t* x, float* sums) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
-  const uint32_t* pairs = x + block * kBlockWords + lane;
-  float p[kRowsOfThread] = {};
+  const uint32_t* pairs = x + block * kRouterBlockWords + lane;
+  float p[kRouterRows] = {};
+  weights.multiply(pairs, p);
 #pragma unroll
-  for (int h = 0; h < kWords; ++h) {
-    const uint32_t pair = pairs[h * kLanes];
-#pragma unroll
-    for (int j = 0; j < kRowsOfThread; ++j) {
-      p[j] = f32::fma(high_bf16(words.w[j][h]), high_bf16(pair), p[j]);
-      p[j] = f32::fma(low_bf16(words.w[j][h]), low_bf16(pair), p[j]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kRowsOfThread; ++j) {
+  for (int j = 0; j < kRouterRows; ++j) {
     sums[((own_tile * kRowsPerTile + 2 * j + half) * r.blocks + block) * kLanes + lane] = p[j];
   }
 }
@@ -96,12 +76,7 @@ __device__ __forceinline__ void send_logits(const TokenRoute& r, const float* su
   const int lane = static_cast<int>(threadIdx.x) % kLanes, rows = r.tiles_per_block * kRowsPerTile;
   for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < rows; first += kPlanWarps * 2) {
     const int own = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
-    float acc = 0.0f;
-#pragma unroll 8
-    for (int block = 0; block < r.blocks; ++block) {
-      acc = f32::fma(sums[(own * r.blocks + block) * kLanes + lane], 1.0f, acc);
-    }
-    const float logit = f32::mul(f32::tree_sum(acc), r.global);
+    const float logit = f32::mul(fold_router_row(sums + own * r.blocks * kLanes, r.blocks, lane), r.global);
     const int row = static_cast<int>(blockIdx.x) * rows + own;
     if (lane != 0 || row >= r.rows) continue;
     send(logits + row * 4, logit, barrier);
@@ -225,8 +200,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (leads && thread == 0) expect_bytes(own_barrier, static_cast<uint32_t>(r.rows) * 4);
   arrive_at_cluster();
   const int units = r.tiles_per_block * r.blocks, first_tile = static_cast<int>(blockIdx.x) * r.tiles_per_block;
-  WeightWords words{};
-  if (warp < units) load_weights(r, first_tile + warp / r.blocks, warp % r.blocks, words);
+  RouterWeights weights{};
+  if (warp < units) load_weights(r, first_tile + warp / r.blocks, warp % r.blocks, weights);
   Row row;
   row.load_weights(r.norm_w, r.cols);
   let_next_start();
@@ -245,16 +220,16 @@ __global__ void __launch_bounds__(kPlanThreads)
     }
   }
   auto* x = reinterpret_cast<uint32_t*>(memory);
-  auto* stage = reinterpret_cast<float*>(x + r.blocks * kBlockWords);
+  auto* stage = reinterpret_cast<float*>(x + r.blocks * kRouterBlockWords);
   auto* sums = stage + Row::kStageFloats;
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
   for (int unit = warp; unit < units; unit += kPlanWarps) {
-    if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, words);
-    block_sums(r, words, unit / r.blocks, unit % r.blocks, x, sums);
+    if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
+    block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
   }
   if (blockIdx.x == gridDim.x - 1) {
-    for (int i = thread; i < r.blocks * kBlockWords; i += kPlanThreads) r.words[i] = x[i];
+    for (int i = thread; i < r.blocks * kRouterBlockWords; i += kPlanThreads) r.words[i] = x[i];
   }
   if (leads && thread < r.rows) {
     slot_of_expert[thread] = slot;

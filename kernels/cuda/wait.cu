@@ -78,8 +78,8 @@ __device__ __forceinline__ void merge_column(const MergeArgs& m, int64_t token, 
   m.out[token * m.out_stride + column] = f32::add(before, merged);
 }
 
-// By one thread of a block. One block reads the mailbox, across the link, where reads of one line are served one by
-// one; the others read what it tells them.
+// By one thread of a block. One block reads the mailbox, across the link, and tells the others: eight that read it made
+// the answer of one expert come 7 us later [measured, H200].
 __device__ void wait_as_a_grid(const WaitArgs& wait, uint32_t ticket) {
   uint32_t* const answered = &wait.counters->answered;
   if (blockIdx.x == 0 && blockIdx.y == 0) {
