@@ -315,12 +315,12 @@ void PackedCache::write_locked(int fd, const std::string& temporary, const Regio
         done += section.bytes;
       },
       report);
+  report();  // the last place where being told to stop leaves no file
   const std::string head = write_packed_header(header);
   write_at(fd, std::as_bytes(std::span(head.data(), head.size())), 0, temporary);
   if (::fsync(fd) != 0) throw_errno("cannot write", errno, temporary);
   if (::rename(temporary.c_str(), path_.c_str()) != 0) throw_errno("cannot rename", errno, temporary);
   sync_folder(folder_);
-  report();
 }
 
 std::string PackedCache::state_text() const {
