@@ -24,9 +24,18 @@ inline constexpr int kProfileMajor = 1;
 // 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown.
 // 3: serve.fetch_mechanism (absent: sm), .cache_policy (absent: lru), .look_ahead (absent: off),
 //    .max_prefetches_per_layer
-inline constexpr int kProfileMinor = 3;
+// 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, routing
+inline constexpr int kProfileMinor = 4;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
-std::string profile_version_text();  // "1.3.0": what is written
+std::string profile_version_text();  // "1.4.0": what is written
+
+// Something about the machine that spoils numbers, or could.
+struct Finding {
+  std::string id;     // "cpu.throttled": stable, for programs
+  std::string level;  // "warning": numbers are spoilt; "note": they hold for these conditions only
+  std::string what;   // what was seen, with its value
+  std::string fix;    // the command that changes it; empty: none is known
+};
 
 struct Conditions {
   std::string commit;  // empty when unknown
@@ -45,6 +54,7 @@ struct Conditions {
   std::string likwid;               // "used: topology, counters" or why not
   int64_t throttled_usec = 0;       // cgroup throttling while measuring
   std::vector<std::string> forced;  // options that pinned a knob: "--strategy offload"
+  std::vector<Finding> findings;
 };
 
 // One series of one probe: raw values, never only a mean.
@@ -75,18 +85,57 @@ struct CostModelRecord {
   int64_t cells_fitted = 0, cells_held_out = 0;
 };
 
+// Where the time of a predicted step goes, one part of it. The parts of a candidate sum to the step.
+struct CostPart {
+  std::string name;             // "dense", "attention", "experts" (those in slots), "fetch", "cpu", "synchronization",
+                                // "merge", "sampling", "idle"
+  std::vector<double> seconds;  // per (context, batch), in the order of conditions
+};
+
+// What a candidate's cache did in the replay of the routing trace: `times` layers had these counts. Experts are
+// distinct ones; picks are expert-token pairs.
+struct ReplayedCounts {
+  int64_t times = 0;
+  int tokens = 1;
+  int hits = 0, fetched = 0, cpu = 0, promoted = 0;  // promoted ones are counted in cpu too
+  int hit_picks = 0, fetched_picks = 0, cpu_picks = 0;
+  int prefetched = 0;
+};
+struct CandidateReplay {
+  int64_t batch = 1;
+  double hit_rate = 0;
+  std::vector<ReplayedCounts> counts;
+};
+
 struct Candidate {
   std::string strategy;
   int threads = 0;
   int64_t slots = 0;
-  std::string split;  // for people: "fetch 1 of 3"
+  std::string split;                            // for people: "fetch 1 of 3"
+  std::string fetch_mechanism;                  // cuda: "sm" | "copy_engine"; empty where nothing is fetched
+  std::optional<int> max_prefetches_per_layer;  // with look-ahead
   // Per (context, batch), in the order of conditions: tokens per second over the whole batch.
   std::vector<double> predicted_tok_s;
   std::vector<double> measured_tok_s;  // empty when it was not run
   std::vector<double> measured_low, measured_high;
   double predicted_hit_rate = 0, measured_hit_rate = 0;
   bool chosen = false;
-  std::string verdict;  // "chosen", or why not
+  std::string verdict;                   // "chosen", or why not
+  std::vector<CostPart> parts;           // empty when it could not be predicted
+  std::vector<CandidateReplay> replays;  // per batch; of the candidates worth a decode run, empty for the others
+};
+
+// What caches of other sizes would do with the same routing trace and policy.
+struct RoutingPoint {
+  int64_t slots = 0;
+  int64_t batch = 1;
+  double hit_rate = 0;
+  double optimum_hit_rate = 0;            // of a cache that knows the future
+  std::vector<int64_t> misses_histogram;  // [m]: layers with m misses
+};
+struct RoutingRecord {
+  std::string cache_policy;
+  std::vector<RoutingPoint> points;  // slots ascending within a batch
 };
 
 struct Decision {
@@ -136,6 +185,7 @@ struct Profile {
   std::vector<SkippedProbe> skipped;
   CostModelRecord cost_model;
   std::vector<Candidate> candidates;
+  std::optional<RoutingRecord> routing;
   Decision decision;
   Serve serve;
 };

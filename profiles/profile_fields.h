@@ -57,6 +57,14 @@ void fields(V& v, T& identity) {
   v.required("model", identity.model);
 }
 
+template <class V, MaybeConst<Finding> T>
+void fields(V& v, T& finding) {
+  v.required("id", finding.id);
+  v.required("level", finding.level);
+  v.required("what", finding.what);
+  v.unless_empty("fix", finding.fix);
+}
+
 template <class V, MaybeConst<Conditions> T>
 void fields(V& v, T& conditions) {
   v.required("commit", conditions.commit);
@@ -76,6 +84,7 @@ void fields(V& v, T& conditions) {
   v.required("likwid", conditions.likwid);
   v.required("throttled_usec", conditions.throttled_usec);
   v.required("forced", conditions.forced);
+  v.unless_empty("findings", conditions.findings);
 }
 
 template <class V, MaybeConst<Measurement> T>
@@ -115,12 +124,56 @@ void fields(V& v, T& model) {
   v.required("cells_held_out", model.cells_held_out);
 }
 
+template <class V, MaybeConst<CostPart> T>
+void fields(V& v, T& part) {
+  v.required("name", part.name);
+  v.required("seconds", part.seconds);
+}
+
+template <class V, MaybeConst<ReplayedCounts> T>
+void fields(V& v, T& counts) {
+  v.required("times", counts.times);
+  v.required("tokens", counts.tokens);
+  v.required("hits", counts.hits);
+  v.required("fetched", counts.fetched);
+  v.required("cpu", counts.cpu);
+  v.required("promoted", counts.promoted);
+  v.required("hit_picks", counts.hit_picks);
+  v.required("fetched_picks", counts.fetched_picks);
+  v.required("cpu_picks", counts.cpu_picks);
+  v.required("prefetched", counts.prefetched);
+}
+
+template <class V, MaybeConst<CandidateReplay> T>
+void fields(V& v, T& replay) {
+  v.required("batch", replay.batch);
+  v.required("hit_rate", replay.hit_rate);
+  v.required("counts", replay.counts);
+}
+
+template <class V, MaybeConst<RoutingPoint> T>
+void fields(V& v, T& point) {
+  v.required("slots", point.slots);
+  v.required("batch", point.batch);
+  v.required("hit_rate", point.hit_rate);
+  v.required("optimum_hit_rate", point.optimum_hit_rate);
+  v.required("misses_histogram", point.misses_histogram);
+}
+
+template <class V, MaybeConst<RoutingRecord> T>
+void fields(V& v, T& routing) {
+  v.required("cache_policy", routing.cache_policy);
+  v.required("points", routing.points);
+}
+
 template <class V, MaybeConst<Candidate> T>
 void fields(V& v, T& candidate) {
   v.required("strategy", candidate.strategy);
   v.required("threads", candidate.threads);
   v.required("slots", candidate.slots);
   v.required("split", candidate.split);
+  v.unless_empty("fetch_mechanism", candidate.fetch_mechanism);
+  v.present("max_prefetches_per_layer", candidate.max_prefetches_per_layer);
   v.required("predicted_tok_s", candidate.predicted_tok_s);
   v.required("measured_tok_s", candidate.measured_tok_s);
   v.required("measured_low", candidate.measured_low);
@@ -129,6 +182,8 @@ void fields(V& v, T& candidate) {
   v.required("measured_hit_rate", candidate.measured_hit_rate);
   v.required("chosen", candidate.chosen);
   v.required("verdict", candidate.verdict);
+  v.unless_empty("parts", candidate.parts);
+  v.unless_empty("replays", candidate.replays);
 }
 
 template <class V, MaybeConst<Decision> T>
@@ -181,6 +236,7 @@ void fields(V& v, T& profile) {
   v.required("serve", profile.serve);
   v.required("decision", profile.decision);
   v.required("candidates", profile.candidates);
+  v.present("routing", profile.routing);
   v.required("cost_model", profile.cost_model);
   v.required("skipped", profile.skipped);
   v.required("measurements", profile.measurements);

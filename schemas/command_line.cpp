@@ -107,6 +107,23 @@ void take_results(const ProgramSpec& program, const std::vector<CLI::Option*>& o
   }
 }
 
+std::vector<std::string> take_positionals(const ProgramSpec& program, const std::vector<std::string>& words) {
+  const PositionalSpec& spec = program.positional;
+  const auto option =
+      std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-') && w != "--"; });
+  if (option != words.end()) refuse_argument(program, *option);
+  std::vector<std::string> taken;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(taken), [](const auto& w) { return w != "--"; });
+  if (spec.value_name.empty() && !taken.empty()) refuse_argument(program, taken.back());
+  if (taken.size() >= spec.low && taken.size() <= spec.high) return taken;
+  const std::string allowed =
+      spec.low == spec.high ? std::to_string(spec.low) : std::to_string(spec.low) + " to " + std::to_string(spec.high);
+  throw Error(ErrorKind::kUsage, {.what = "wrong number of arguments " + std::string(spec.value_name),
+                                  .value = std::to_string(taken.size()),
+                                  .allowed = allowed,
+                                  .action = "see " + std::string(program.name) + " --help"});
+}
+
 // `text` in lines of at most kHelpWidth bytes, broken at spaces.
 std::string wrapped(std::string_view text) {
   const std::string indent(kHelpIndent, ' ');
@@ -125,9 +142,20 @@ std::string wrapped(std::string_view text) {
 
 }  // namespace
 
-std::string help_text(const ProgramSpec& program) {
+std::string_view command_word(const ProgramSpec& command) { return command.name.substr(command.name.rfind(' ') + 1); }
+
+std::string help_text(const ProgramSpec& program, std::span<const ProgramSpec* const> commands) {
+  const PositionalSpec& words = program.positional;
   std::string text = std::string(program.name) + ": " + std::string(program.summary) +
-                     "\n\nUsage: " + std::string(program.name) + " [OPTIONS]\n\nOptions:\n";
+                     "\n\nUsage: " + std::string(program.name) + " [OPTIONS]";
+  if (!words.value_name.empty()) text += " " + std::string(words.value_name) + (words.high > 1 ? " .." : "");
+  text += "\n";
+  if (!commands.empty()) text += "       " + std::string(program.name) + " COMMAND [OPTIONS] ..\n\nCommands:\n";
+  for (const ProgramSpec* command : commands) {
+    text += "  " + std::string(command_word(*command)) + "\n" + wrapped(command->summary);
+  }
+  if (!words.value_name.empty()) text += "\n  " + std::string(words.value_name) + "\n" + wrapped(words.help);
+  text += "\nOptions:\n";
   for (const OptionSpec& spec : program.options) {
     text += "  " + std::string(spec.name);
     if (!spec.short_name.empty()) text += ", " + std::string(spec.short_name);
@@ -144,11 +172,12 @@ std::string help_text(const ProgramSpec& program) {
   }
   text += "  --help, -h\n" + wrapped("Prints this.") + "  --version\n" + wrapped("Prints version and build.");
   text += "\nExamples:\n" + std::string(program.examples);
-  text += "\nExit codes: 0 done, 1 failed, 2 usage or a profile refused, 130 interrupted.\n";
+  text += "\nExit codes: " + std::string(program.exit_codes) + ".\n";
   return text;
 }
 
-ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv) {
+ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                               std::span<const ProgramSpec* const> commands) {
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
@@ -175,7 +204,7 @@ ParseResult parse_command_line(const ProgramSpec& program, std::string_view buil
     parser_message = error.what();
   }
   if (help->count() > 0) {
-    std::fputs(help_text(program).c_str(), stdout);
+    std::fputs(help_text(program, commands).c_str(), stdout);
     return {};
   }
   if (version->count() > 0) {
@@ -187,15 +216,10 @@ ParseResult parse_command_line(const ProgramSpec& program, std::string_view buil
     throw Error(ErrorKind::kUsage, {.what = "command line refused: " + parser_message,
                                     .action = "see " + std::string(program.name) + " --help"});
   }
-  const std::vector<std::string> extras = app.remaining();
-  if (!extras.empty()) {
-    const auto unknown =
-        std::find_if(extras.begin(), extras.end(), [](const auto& e) { return e.starts_with('-') && e != "--"; });
-    refuse_argument(program, unknown == extras.end() ? extras.back() : *unknown);
-  }
   ParseResult result;
   result.options.emplace();
   result.options->program = &program;
+  result.options->positionals = take_positionals(program, app.remaining());
   take_results(program, options, *result.options);
   return result;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,7 @@ class ParsedOptions {
   std::optional<uint64_t> synthetic_seed(std::string_view name) const;  // kWeights; empty: checkpoint, or not given
 
   std::map<std::string, std::string, std::less<>> given;  // text as typed; repeated kTexts joined by commas
+  std::vector<std::string> positionals;                   // as many as the program's PositionalSpec allows
   const ProgramSpec* program = nullptr;
 
  private:
@@ -52,16 +54,29 @@ struct ParseResult {
 };
 // Throws Error(kUsage) naming the option, its value, what is allowed, and the nearest option for an unknown name.
 // --help (-h) and --version print to stdout; `build` is what --version shows after the program's name.
-ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv);
+ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                               std::span<const ProgramSpec* const> commands = {});
+
+// "explain" of "ft-tune explain".
+std::string_view command_word(const ProgramSpec& command);
 
 // The text of --help.
-std::string help_text(const ProgramSpec& program);
+std::string help_text(const ProgramSpec& program, std::span<const ProgramSpec* const> commands = {});
 
 // The body of every main(): runs `body`, prints an Error or any exception as one line on stderr, maps it to an exit
 // code: what `body` returned, or 1 failed, 2 usage or refused, 130 interrupted. Never lets an exception escape; output
 // that could not be written to stdout is a failure.
 int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
                 int (*body)(const ParsedOptions&));
+
+// A program with commands: `ft-tune explain p.json`. The first word chooses when it is no option; without one `body`
+// runs. Words of a command are parsed by its own table.
+struct Command {
+  const ProgramSpec* program = nullptr;  // its name is the program's, a space and the command's
+  int (*body)(const ParsedOptions&) = nullptr;
+};
+int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                int (*body)(const ParsedOptions&), std::span<const Command> commands);
 
 // SIGINT/SIGTERM set a flag; long loops ask it. Second signal: default action.
 void install_interrupt_handler();

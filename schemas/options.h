@@ -40,11 +40,20 @@ struct HelpLine {
   std::string text;
 };
 
+// Words that are no options: files, mostly.
+struct PositionalSpec {
+  std::string_view value_name = {};  // "PROFILE"; empty: the program takes none
+  size_t low = 0, high = 0;          // how many
+  std::string_view help = {};
+};
+
 struct ProgramSpec {
-  std::string_view name;  // "ft-tune"
+  std::string_view name;  // "ft-tune", of a command "ft-tune explain"
   std::string_view summary;
   std::string_view examples;  // printed after the options
   std::span<const OptionSpec> options;
+  PositionalSpec positional = {};
+  std::string_view exit_codes = "0 done, 1 failed, 2 usage or a profile refused, 130 interrupted";
   std::span<const HelpLine> more_help = {};  // set by a main
 };
 

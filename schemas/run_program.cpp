@@ -59,10 +59,29 @@ bool interrupted() { return interrupt_flag.load(std::memory_order_relaxed); }
 
 int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
                 int (*body)(const ParsedOptions&)) {
+  return run_program(program, build, argc, argv, body, {});
+}
+
+int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
+                int (*body)(const ParsedOptions&), std::span<const Command> commands) {
+  if (!commands.empty() && argc > 1 && argv[1][0] != '-') {
+    std::string known;
+    for (const Command& command : commands) {
+      const std::string_view word = command_word(*command.program);
+      if (word == argv[1]) return run_program(*command.program, build, argc - 1, argv + 1, command.body);
+      known += (known.empty() ? "" : ", ") + std::string(word);
+    }
+    return report(program,
+                  "unknown command: '" + std::string(argv[1]) + "'; allowed: " + known + ", or options only; see " +
+                      std::string(program.name) + " --help",
+                  kExitUsage);
+  }
+  std::vector<const ProgramSpec*> listed;
+  for (const Command& command : commands) listed.push_back(command.program);
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit is an error to report, not a death
   int code = kExitFailed;
   try {
-    const ParseResult parsed = parse_command_line(program, build, argc, argv);
+    const ParseResult parsed = parse_command_line(program, build, argc, argv, listed);
     code = parsed.options ? body(*parsed.options) : kExitDone;
   } catch (const Error& error) {
     return report(program, error.what(), exit_code(error.kind()));

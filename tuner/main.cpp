@@ -7,6 +7,7 @@
 #include "engine/program/log.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
+#include "tuner/commands/commands.h"
 #include "tuner/preflight.h"
 #include "tuner/report.h"
 #include "tuner/session.h"
@@ -38,5 +39,5 @@ int main(int argc, char** argv) {
   const ft::HelpLine lines[] = {{"--routing", "Presets: " + ft::routing_preset_names() + "."}};
   ft::ProgramSpec program = ft::kTuneProgram;
   program.more_help = lines;
-  return ft::run_program(program, ft::build_text(), argc, argv, ft::run);
+  return ft::run_program(program, ft::build_text(), argc, argv, ft::run, ft::tune_commands());
 }

@@ -224,7 +224,7 @@ TEST_CASE("coordinates of a point take any name but numbers only") {
 
 TEST_CASE("a newer minor version may bring keys outside serve, not in it") {
   Json json = sample_json();
-  json["version"] = "1.4.0";
+  json["version"] = "1.5.0";
   json["weather"] = "fine";
   json["identity"]["host"]["altitude_m"] = 400;
   json["candidates"][0]["colour"] = "blue";
@@ -269,6 +269,23 @@ TEST_CASE("a profile of version 1.2, without fetch mechanism, cache policy and l
   CHECK(!profile.serve.cache_policy.has_value());
   CHECK(!profile.serve.look_ahead.has_value());
   CHECK(!profile.serve.max_prefetches_per_layer.has_value());
+}
+
+TEST_CASE("a profile of version 1.3, without findings, parts of time and replays, is read as it was") {
+  Json json = sample_json();
+  json["version"] = "1.3.0";
+  CHECK(json["conditions"].erase("findings") == 1);
+  CHECK(json.erase("routing") == 1);
+  for (Json& candidate : json["candidates"]) {
+    for (const char* key : {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays"}) {
+      CHECK(candidate.erase(key) == 1);
+    }
+  }
+  const ft::Profile profile = ft::parse_profile(json, "p.json");
+  CHECK(profile.conditions.findings.empty());
+  CHECK(!profile.routing.has_value());
+  CHECK(profile.candidates[0].parts.empty());
+  CHECK(profile.candidates[0].replays.empty());
 }
 
 TEST_CASE("names of serve that are in no list are refused") {

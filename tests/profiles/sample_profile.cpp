@@ -44,6 +44,7 @@ ft::Conditions sample_conditions() {
   conditions.likwid = "used: topology";
   conditions.throttled_usec = 12;
   conditions.forced = {"--strategy hybrid"};
+  conditions.findings = {{.id = "cpu.quota", .level = "note", .what = "a quota of 1.5 cores", .fix = "raise cpu.max"}};
   return conditions;
 }
 
@@ -52,6 +53,8 @@ ft::Candidate sample_candidate(const char* strategy, bool chosen) {
           .threads = 2,
           .slots = 48,
           .split = "fetch 1 of 2",
+          .fetch_mechanism = "sm",
+          .max_prefetches_per_layer = 2,
           .predicted_tok_s = {10, 20, 9, 18},
           .measured_tok_s = {11, 21, 8, 17},
           .measured_low = {10.5, 20, 7.5, 16},
@@ -59,7 +62,21 @@ ft::Candidate sample_candidate(const char* strategy, bool chosen) {
           .predicted_hit_rate = 0.5,
           .measured_hit_rate = 0.625,
           .chosen = chosen,
-          .verdict = chosen ? "chosen" : "slower by 1.2"};
+          .verdict = chosen ? "chosen" : "slower by 1.2",
+          .parts = {{.name = "dense", .seconds = {0.02, 0.03, 0.02, 0.03}},
+                    {.name = "fetch", .seconds = {0.08, 0.07, 0.08, 0.07}}},
+          .replays = {{.batch = 1,
+                       .hit_rate = 0.625,
+                       .counts = {{.times = 6,
+                                   .tokens = 1,
+                                   .hits = 5,
+                                   .fetched = 2,
+                                   .cpu = 1,
+                                   .promoted = 1,
+                                   .hit_picks = 5,
+                                   .fetched_picks = 2,
+                                   .cpu_picks = 1,
+                                   .prefetched = 3}}}}};
 }
 
 }  // namespace
@@ -84,6 +101,10 @@ ft::Profile sample_profile() {
                         .cells_fitted = 40,
                         .cells_held_out = 10};
   profile.candidates = {sample_candidate("hybrid", true), sample_candidate("offload", false)};
+  profile.routing = ft::RoutingRecord{
+      .cache_policy = "lrfu",
+      .points = {
+          {.slots = 48, .batch = 1, .hit_rate = 0.5, .optimum_hit_rate = 0.75, .misses_histogram = {4, 1, 0, 1}}}};
   profile.decision = {.strategy = "hybrid",
                       .predicted_tok_s = 10,
                       .measured_tok_s = 11,

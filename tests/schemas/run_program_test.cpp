@@ -32,7 +32,8 @@ std::string read_all(int fd) {
 }
 
 // Runs run_program in a child with its own stdout and stderr. Output must fit a pipe's buffer (64 KiB).
-Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&), const char* stdout_path = nullptr) {
+Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&), const char* stdout_path = nullptr,
+            std::span<const ft::Command> commands = {}) {
   words.insert(words.begin(), "ft-engine");
   int out[2], err[2];
   REQUIRE(::pipe(out) == 0);
@@ -44,8 +45,8 @@ Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&
   if (child == 0) {
     ::dup2(stdout_path == nullptr ? out[1] : ::open(stdout_path, O_WRONLY), 1);
     ::dup2(err[1], 2);
-    const int code =
-        ft::run_program(ft::kEngineProgram, "1.2.3 (build)", static_cast<int>(words.size()), words.data(), body);
+    const int code = ft::run_program(ft::kEngineProgram, "1.2.3 (build)", static_cast<int>(words.size()), words.data(),
+                                     body, commands);
     std::fflush(nullptr);
     ::_exit(code);
   }
@@ -138,4 +139,51 @@ TEST_CASE("the first signal sets the flag, the second one ends the program") {
     return 12;
   };
   CHECK(run({}, twice).signal == SIGTERM);
+}
+
+namespace {
+
+constexpr ft::OptionSpec kCountOptions[] = {
+    {.name = "--times", .kind = ft::OptionKind::kInteger, .default_text = "1", .low = 1, .high = 9, .help = "Times."}};
+constexpr ft::ProgramSpec kCount = {.name = "ft-engine count",
+                                    .summary = "Counts files.",
+                                    .examples = "  ft-engine count a b\n",
+                                    .options = kCountOptions,
+                                    .positional = {.value_name = "FILE", .low = 1, .high = 2, .help = "What to count."},
+                                    .exit_codes = "3 always"};
+
+int count(const ft::ParsedOptions& options) {
+  std::printf("%zu files, %s, %d times\n", options.positionals.size(), options.positionals.back().c_str(),
+              static_cast<int>(options.integer("--times")));
+  return 3;
+}
+int no_command(const ft::ParsedOptions&) { return 4; }
+
+Outcome run_with_commands(const std::vector<const char*>& words) {
+  static constexpr ft::Command kCommands[] = {{&kCount, count}};
+  return run(words, no_command, nullptr, kCommands);
+}
+
+}  // namespace
+
+TEST_CASE("the first word chooses the command, whose own table reads the rest") {
+  CHECK(run_with_commands({}).code == 4);
+  const Outcome counted = run_with_commands({"count", "a", "--times", "7", "b"});
+  CHECK(counted.code == 3);
+  CHECK(counted.out == "2 files, b, 7 times\n");
+  const auto refused = [](const Outcome& outcome, const char* message) {
+    CHECK(outcome.code == ft::kExitUsage);
+    CHECK(outcome.err.find(message) != std::string::npos);
+  };
+  refused(run_with_commands({"cuont"}), "unknown command: 'cuont'; allowed: count, or options only");
+  refused(run_with_commands({"count"}), "ft-engine count: error: wrong number of arguments FILE: '0'; allowed: 1 to 2");
+  refused(run_with_commands({"count", "a", "b", "c"}), "wrong number of arguments FILE: '3'");
+  refused(run_with_commands({"count", "a", "--tims", "2"}), "the nearest is --times, see ft-engine count --help");
+  refused(run_with_commands({"--max-tokens", "2", "count"}), "unexpected argument: 'count'");
+  const Outcome help = run_with_commands({"count", "--help"});
+  CHECK(help.code == ft::kExitDone);
+  for (const char* part : {"Usage: ft-engine count [OPTIONS] FILE ..", "What to count.", "Exit codes: 3 always."}) {
+    CHECK(help.out.find(part) != std::string::npos);
+  }
+  CHECK(run_with_commands({"--help"}).out.find("Commands:\n  count\n      Counts files.") != std::string::npos);
 }

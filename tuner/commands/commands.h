@@ -1,0 +1,15 @@
+// The commands of ft-tune beside tuning itself: one file each.
+//
+// A body returns the exit code that its table states; errors are thrown (run_program maps them).
+#pragma once
+
+#include <span>
+
+#include "schemas/command_line.h"
+
+namespace ft {
+
+// All of them, in the order of --help.
+std::span<const Command> tune_commands();
+
+}  // namespace ft
