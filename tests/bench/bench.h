@@ -159,6 +159,10 @@ double measured_resident(ModelCase& one, const TraceSet& traces, int64_t slots, 
 Cell make_cell(ModelCase& one, const std::string& preset, const EngineConfig& config, int batch,
                const DecodeResult& result, double resident_measured);
 
+// Look-ahead as the part of that name measures it: predictions of precision 0.8 and recall 0.7, two copies a layer.
+void predict_ahead(TraceSet& traces);
+void look_ahead(EngineConfig& config);
+
 // --- parts; each reports by itself and skips what does not fit, with the reason ---
 void run_ceilings(Bench& bench);
 void run_cells(ModelCase& one);
@@ -169,6 +173,7 @@ void run_batch(ModelCase& one);
 bool decodes_batches(const GeometryCase& geometry);  // A and B in four bits
 void run_lookahead(ModelCase& one);
 void run_prefill(ModelCase& one);
+void run_profile(ModelCase& one);
 void run_experts_on_cpu(ModelCase& one);
 void run_bits(ModelCase& one);
 void run_loading(Bench& bench);

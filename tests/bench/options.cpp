@@ -11,13 +11,17 @@ namespace ft::bench {
 namespace {
 
 constexpr std::string_view kParts[] = {"ceilings",  "cells",   "dense", "attention", "hybrid", "batch",
-                                       "lookahead", "prefill", "cpu",   "bits",      "loading"};
+                                       "lookahead", "prefill", "cpu",   "profile",   "bits",   "loading"};
+
+constexpr std::string_view kOnlyWhenAsked = "profile";
 
 constexpr OptionSpec kOptions[] = {
     {.name = "--part",
      .kind = OptionKind::kTexts,
      .value_name = "NAME,..",
-     .help = "What to measure; without it everything. Ceilings and curves are measured whenever a part needs them."},
+     .help =
+         "What to measure; without it everything but profile, which traces single kernels and slows what it traces. "
+         "Ceilings and curves are measured whenever a part needs them."},
     {.name = "--geometry",
      .kind = OptionKind::kTexts,
      .value_name = "NAME,..",
@@ -84,6 +88,7 @@ constinit const ProgramSpec kBenchProgram = {
     .examples =
         "  gpu-bench --json bench.json\n"
         "  gpu-bench --part cells --geometry B-nvfp4 --slots 10,25 --preset q38-mixed\n"
+        "  gpu-bench --part profile --geometry A-nvfp4\n"
         "  gpu-bench --device host --geometry tiny-nvfp4 --quick\n",
     .options = kOptions,
 };
@@ -101,7 +106,10 @@ BenchOptions bench_options(const ParsedOptions& options) {
     if (std::find(std::begin(kParts), std::end(kParts), part) == std::end(kParts)) refuse("--part", part, part_names());
     result.parts.insert(part);
   }
-  if (result.parts.empty()) result.parts.insert(std::begin(kParts), std::end(kParts));
+  if (result.parts.empty()) {
+    result.parts.insert(std::begin(kParts), std::end(kParts));
+    result.parts.erase(kOnlyWhenAsked);
+  }
   std::vector<std::string> geometries = options.texts("--geometry");
   if (geometries.empty()) geometries = {"A-bf16", "A-nvfp4", "B-nvfp4", "C-ds_fp4"};
   for (const std::string& name : geometries) {

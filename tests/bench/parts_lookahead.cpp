@@ -19,12 +19,6 @@ constexpr uint64_t kPredictionSeed = 17;
 constexpr int kTurns = 2;
 constexpr int kPrefetches = 2;  // a layer: its share of T_res is less than two experts' time on the link
 
-TraceSet with_predictions(TraceSet traces) {
-  uint64_t seed = kPredictionSeed;
-  for (RoutingTrace& trace : traces.sequences) draw_predictions(trace, kPrecision, kRecall, seed++);
-  return traces;
-}
-
 struct Gain {
   double off_seconds = 0, on_seconds = 0;
   EngineCounters counters;  // with look-ahead
@@ -38,10 +32,7 @@ Gain measure_gain(ModelCase& one, const TraceSet& traces, Strategy strategy, int
   std::unique_ptr<Engine> engines[2];
   for (int on = 0; on < 2; ++on) {
     plans[on] = plan_decode(one, traces, strategy, slots, 1);
-    if (on == 1) {
-      plans[on].config.look_ahead = LookAhead::kRouter;
-      plans[on].config.max_prefetches_per_layer = kPrefetches;
-    }
+    if (on == 1) look_ahead(plans[on].config);
     engines[on] = one.engine(plans[on].config);
   }
   std::vector<double> seconds[2];
@@ -64,13 +55,24 @@ Gain measure_gain(ModelCase& one, const TraceSet& traces, Strategy strategy, int
 
 }  // namespace
 
+void predict_ahead(TraceSet& traces) {
+  uint64_t seed = kPredictionSeed;
+  for (RoutingTrace& trace : traces.sequences) draw_predictions(trace, kPrecision, kRecall, seed++);
+}
+
+void look_ahead(EngineConfig& config) {
+  config.look_ahead = LookAhead::kRouter;
+  config.max_prefetches_per_layer = kPrefetches;
+}
+
 void run_lookahead(ModelCase& one) {
   constexpr double kGoal = 0.3;
   Bench& bench = one.bench;
   bench.report.heading("look-ahead at precision 0.8 and recall 0.7, 25 % of " + std::string(one.geometry.name));
   const int64_t slots = slots_of(one.geometry, kSlotsPercent);
   for (const std::string preset : {"q38-diverse", "q38-mixed", "q38-agentic"}) {
-    const TraceSet traces = with_predictions(one.traces(preset));
+    TraceSet traces = one.traces(preset);
+    predict_ahead(traces);
     const double resident = measured_resident(one, traces, slots, 1);
     for (const Strategy strategy : {Strategy::kOffload, Strategy::kHybrid}) {
       const std::string name = std::string(one.geometry.name) + " " + preset + " " +

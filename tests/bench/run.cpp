@@ -30,6 +30,7 @@ constexpr Part kParts[] = {
     {"batch", run_batch, decodes_batches},
     {"cpu", run_experts_on_cpu, [](const GeometryCase& g) { return is_four_bits(g) && !g.name.starts_with("B"); }},
     {"prefill", run_prefill, [](const GeometryCase& g) { return starts(g, "A") && is_four_bits(g); }},
+    {"profile", run_profile, is_four_bits},
     {"bits", run_bits, [](const GeometryCase& g) { return is_four_bits(g); }},
 };
 
