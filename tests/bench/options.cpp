@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kParts[] = {"ceilings",  "cells",   "dense", "attention", "hybrid", "batch",
                                        "lookahead", "prefill", "cpu",   "profile",   "bits",   "loading"};
 
-constexpr std::string_view kOnlyWhenAsked = "profile";
+const std::string kOnlyWhenAsked = "profile";
 
 constexpr OptionSpec kOptions[] = {
     {.name = "--part",
