@@ -35,8 +35,8 @@ int64_t status_bytes(const char* key) {
 }
 
 // Most resident memory over what was there before, as a share of the banks. A small model is loaded first: what any
-// load brings in once (code, a thread's arena) is no memory of the model's, and with it the answer would depend on which
-// tests ran before.
+// load brings in once (code, a thread's arena) is no memory of the model's, and with it the answer would depend on
+// which tests ran before.
 double peak_share(const std::string& model, const std::string& cache) {
   const std::string warm_up = golden_folder("qwen3_moe.b");
   int channel[2];
