@@ -147,32 +147,54 @@ class Decider {
   }
 
   // Over the points whose context was filled: decoding at another one than was predicted says nothing of the model.
-  void state_gap(const Measured& best) {
-    Decision& d = result_.decision;
-    const std::vector<double>& predicted = ranked_[best.ranked].tok_s;
-    double sum = 0, missing_us = 0;  // missing: of a step at the first such point
+  struct Gap {
     int points = 0;
-    for (size_t p = 0; p < best.points.size(); ++p) {
-      if (!is_filled(*best.points[p])) continue;
-      const double measured = median(best.points[p]->values);
-      if (points++ == 0) {
+    double factor = 1;      // measured over predicted time
+    double missing_us = 0;  // of a step at the first such point
+    bool is_stated() const { return factor > kStatedGap || factor < 1 / kStatedGap; }
+  };
+  Gap gap_of(const Measured& entry) const {
+    const std::vector<double>& predicted = ranked_[entry.ranked].tok_s;
+    Gap gap;
+    double sum = 0;
+    for (size_t p = 0; p < entry.points.size(); ++p) {
+      if (!is_filled(*entry.points[p])) continue;
+      const double measured = median(entry.points[p]->values);
+      if (gap.points++ == 0) {
         const auto batch = static_cast<double>(input_.batches[p % input_.batches.size()]);
-        missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
+        gap.missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
       }
       sum += std::log(predicted[p] / measured);
     }
-    if (points == 0) {
-      d.gap = 1;
-      d.warnings.push_back("the prediction was not checked: the budget filled no context");
-      return;
+    if (gap.points > 0) gap.factor = std::exp(sum / gap.points);
+    return gap;
+  }
+  double missing_us_per_layer(const Gap& gap) const {
+    return gap.is_stated() && input_.moe_layers > 0 ? gap.missing_us / input_.moe_layers : 0;
+  }
+
+  void state_gap(const Measured& best) {
+    Decision& d = result_.decision;
+    const Gap gap = gap_of(best);
+    d.gap = gap.factor;
+    if (gap.points == 0) d.warnings.push_back("the prediction was not checked: the budget filled no context");
+    d.missing_us_per_layer = missing_us_per_layer(gap);
+    if (gap.is_stated()) {
+      d.warnings.push_back(fmt::format(
+          "measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
+          "model does not explain this machine; the measured winner stands",
+          d.gap, d.missing_us_per_layer));
     }
-    d.gap = std::exp(sum / points);
-    if (d.gap <= kStatedGap && d.gap >= 1 / kStatedGap) return;
-    d.missing_us_per_layer = input_.moe_layers == 0 ? 0 : missing_us / input_.moe_layers;
-    d.warnings.push_back(
-        fmt::format("measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
-                    "model does not explain this machine; the measured winner stands",
-                    d.gap, d.missing_us_per_layer));
+    // A loser that was predicted well off is the same misfit: the prediction might have chosen it.
+    for (const Measured& entry : measured_) {
+      const Gap other = gap_of(entry);
+      if (entry.ranked == best.ranked || !other.is_stated()) continue;
+      const EngineConfig& config = ranked_[entry.ranked].config;
+      d.warnings.push_back(
+          fmt::format("{} with {} threads: measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the "
+                      "first point)",
+                      strategy_name(config.strategy), config.threads, other.factor, missing_us_per_layer(other)));
+    }
   }
 
   // One warning for all candidates: they share the filled cache.
@@ -293,6 +315,9 @@ class Decider {
       candidate.measured_high.push_back(std::max(interval.high, candidate.measured_tok_s.back()));
     }
     candidate.measured_hit_rate = hit_rate(*entry);
+    const Gap gap = gap_of(*entry);
+    if (gap.points > 0) candidate.gap = gap.factor;
+    if (gap.is_stated()) candidate.missing_us_per_layer = missing_us_per_layer(gap);
   }
 
   const DecideInput& input_;
