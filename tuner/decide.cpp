@@ -97,7 +97,7 @@ class Decider {
                      [](const auto& a, const auto& b) { return a.score > b.score; });
   }
 
-  int simplicity(const Measured& entry) const { return complexity(ranked_[entry.ranked].config.strategy); }
+  int simplicity(const Measured& entry) const { return complexity(ranked_[entry.ranked].config); }
 
   void by_prediction() {
     Decision& d = result_.decision;
