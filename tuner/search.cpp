@@ -2,84 +2,57 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <set>
-#include <tuple>
 
 #include "kernels/base/error.h"
+#include "tuner/predictor.h"
+#include "tuner/search_prune.h"
+#include "tuner/search_space.h"
 
 namespace ft {
 namespace {
 
-constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hold the link for the next layer
-constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};  // splits tried beside the model's own
-
-// What a replay depends on. Thread counts share replays.
-struct SlotUse {
-  int64_t slots = 0;
-  SplitTable fetch_of_misses;
-  int max_promotions = 0;
-  bool start_full = false;
-  int max_prefetches = 0;
-  auto operator<=>(const SlotUse&) const = default;
-};
-
-int max_distinct(const SearchInput& input) {
-  return std::min(input.geometry.expert.experts, input.geometry.expert.top_k * input.base.max_batch);
-}
-
-SplitTable constant_share(int size, double share) {
-  SplitTable table(static_cast<size_t>(size) + 1, 0);
-  for (int m = 1; m <= size; ++m) table[static_cast<size_t>(m)] = static_cast<int>(std::ceil(share * m));
-  return table;
-}
-
 class Search {
  public:
-  explicit Search(const SearchInput& input) : input_(input), size_(max_distinct(input)) {
-    FT_CHECK(!input.models.empty() && !input.contexts.empty() && !input.batches.empty());
-    FT_CHECK(input.batches.size() == input.sequences.size());
-    for (size_t b = 0; b < input.batches.size(); ++b) {
-      FT_CHECK(static_cast<int64_t>(input.sequences[b].size()) == input.batches[b]);
+  explicit Search(const SearchInput& input)
+      : input_(input), predictor_(input), budget_(predictor_), size_(predictor_.max_distinct()) {
+    for (size_t i = 0; i < input.models.size(); ++i) {
+      if (!input.threads || input.models[i].cost.cost.threads == *input.threads) measured_.push_back(i);
     }
   }
 
   SearchResult run() {
-    bool measured = false;
-    for (const ThreadModel& model : input_.models) {
-      if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
-      const bool first = !measured;
-      measured = true;
-      if (first || pool_computes_slots()) {
-        resident(model, bounds_of(Strategy::kResident));
-        offload(model, bounds_of(Strategy::kOffload));
+    if (measured_.empty()) refuse_threads();
+    for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+      if (input_.strategy && *input_.strategy != strategy) continue;
+      const SlotBounds bounds = bounds_of(input_, strategy);
+      switch (strategy) {
+        case Strategy::kResident:
+          resident(bounds);
+          break;
+        case Strategy::kOffload:
+          offload(bounds);
+          break;
+        case Strategy::kCpu:
+          cpu(bounds);
+          break;
+        case Strategy::kHybrid:
+          hybrid(bounds);
+          break;
       }
-      cpu(model, bounds_of(Strategy::kCpu));
-      hybrid(model, bounds_of(Strategy::kHybrid));
     }
-    if (!measured) refuse_threads();
+    if (budget_.refused() > 0) {
+      remark("the search stopped after " + std::to_string(kMaxReplays) + " replays of the routing trace: " +
+             std::to_string(budget_.refused()) + " ways to serve were not predicted");
+    }
     if (result_.ranked.empty()) refuse_nothing();
     rank();
     return std::move(result_);
   }
 
  private:
-  // On the host device the pool computes what is in slots; on a GPU it has work only with a CPU arm. There resident and
-  // offload are one row each, whatever thread counts were measured, and keep one thread: the one that feeds the GPU.
-  bool pool_computes_slots() const { return input_.base.device == Device::kHost; }
-  int threads_of(Strategy strategy, const ThreadModel& model) const {
-    const bool pool_works = pool_computes_slots() || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
-    return pool_works ? model.cost.cost.threads : input_.threads.value_or(1);
-  }
-
-  bool wanted(Strategy strategy) const { return !input_.strategy || *input_.strategy == strategy; }
-
-  // Strategies differ in what they need beside slots (offload's staging buffers).
-  SlotBounds bounds_of(Strategy strategy) const {
-    EngineConfig config = input_.base;
-    config.strategy = strategy;
-    drop_unusable_look_ahead(config);
-    return slot_bounds(input_.geometry, input_.formats, config, input_.memory);
+  // One row for all thread counts where the pool has no work: the first model's.
+  std::vector<size_t> models_of(Strategy strategy) const {
+    return pool_works(input_, strategy) ? measured_ : std::vector<size_t>{measured_.front()};
   }
 
   void reject(Strategy strategy, const std::string& reason) {
@@ -128,8 +101,7 @@ class Search {
     return counts;
   }
 
-  void resident(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kResident)) return;
+  void resident(const SlotBounds& bounds) {
     const int64_t all = input_.geometry.total_experts();
     if (bounds.max < all) {
       return reject(Strategy::kResident,
@@ -138,158 +110,106 @@ class Search {
     if (input_.slots && *input_.slots != all) {
       return reject(Strategy::kResident, "needs all " + std::to_string(all) + " slots, asked for are " + slots_asked());
     }
-    result_.ranked.push_back(predict(Strategy::kResident, model, {all, {}, 0, true}));
-  }
-
-  void offload(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kOffload)) return;
-    for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
-      const SlotUse use{slots, constant_share(size_, 1), 0, false, input_.base.max_prefetches_per_layer};
-      result_.ranked.push_back(predict(Strategy::kOffload, model, use));
+    for (const size_t model : models_of(Strategy::kResident)) {
+      add(spec_of(Strategy::kResident, model, {all, {}, 0, true, 0}));
     }
   }
 
-  void cpu(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kCpu)) return;
+  void offload(const SlotBounds& bounds) {
+    for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
+      for (const size_t model : models_of(Strategy::kOffload)) {
+        add_variants(spec_of(Strategy::kOffload, model, {slots, constant_share(size_, 1), 0, false, 0}));
+      }
+    }
+  }
+
+  void cpu(const SlotBounds& bounds) {
     const SplitTable none = constant_share(size_, 0);
     if (!input_.slots || *input_.slots == 0) {
-      result_.ranked.push_back(predict(Strategy::kCpu, model, {0, none, 0, false}));
+      for (const size_t model : measured_) add(spec_of(Strategy::kCpu, model, {0, none, 0, false, 0}));
     }
     if (input_.slots == 0) return;
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
-      std::vector<SlotUse> policies;  // with slots but no promotion the cache would stay empty
-      for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) {
-        policies.push_back({slots, none, promotions, false});
+      std::vector<Policy> policies;  // with slots but no promotion the cache would stay empty
+      for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) policies.push_back({none, promotions});
+      for (const size_t model : measured_) {
+        const auto best = best_of(spec_of(Strategy::kCpu, model, {slots, none, 1, false, 0}), policies);
+        if (best) add(*best);
       }
-      add_best(Strategy::kCpu, model, policies);
     }
   }
 
-  void hybrid(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kHybrid)) return;
-    std::set<SplitTable> tables = {model_split(model)};
-    for (const double share : kFetchedShares) tables.insert(constant_share(size_, share));
-    for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
-      std::vector<SlotUse> policies;
-      for (const SplitTable& table : tables) {
-        // A size of miss that fetches nothing would miss for ever without promotions.
-        const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
-        for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-          const SlotUse policy{slots, table, promotions, false, input_.base.max_prefetches_per_layer};
-          if (is_hybrid(policy)) policies.push_back(policy);
+  void hybrid(const SlotBounds& bounds) {
+    for (const size_t model : measured_) {
+      const std::vector<Policy> all = hybrid_policies(hybrid_splits(input_, input_.models[model], size_));
+      std::vector<Policy> kept;  // of the largest slot count, which comes first
+      for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
+        const CandidateSpec base = spec_of(Strategy::kHybrid, model, {slots, {}, 0, false, 0});
+        const std::vector<Policy> best = best_policies(predictor_, budget_, base, kept.empty() ? all : kept,
+                                                       mechanisms(input_, Strategy::kHybrid, input_.models[model]));
+        if (best.empty()) {
+          reject(Strategy::kHybrid,
+                 "with " + std::to_string(slots) + " slots every split is offload's or cpu's at the misses that occur");
+          continue;
         }
-      }
-      if (policies.empty()) {
-        reject(Strategy::kHybrid,
-               "with " + std::to_string(slots) + " slots every split is offload's or cpu's at the misses that occur");
-        continue;
-      }
-      add_best(Strategy::kHybrid, model, policies);
-    }
-  }
-
-  // The model's best split: for misses that one sequence can have from the smallest batch, beyond from the largest.
-  SplitTable model_split(const ThreadModel& model) const {
-    const auto [small, large] = std::minmax_element(input_.batches.begin(), input_.batches.end());
-    const auto table_for = [&](int64_t batch) {
-      const int tokens = static_cast<int>(batch);
-      const int picks = tokens * input_.geometry.expert.top_k;
-      const int distinct = std::min({picks, input_.geometry.expert.experts, size_});
-      return best_split(model.cost.cost, input_.base.device, tokens, std::max(picks, distinct), distinct, size_);
-    };
-    const SplitTable low = table_for(*small);
-    SplitTable table = table_for(*large);
-    const int64_t bound = std::min<int64_t>(size_, *small * input_.geometry.expert.top_k);
-    std::copy(low.begin(), low.begin() + bound + 1, table.begin());
-    return table;
-  }
-
-  // At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
-  bool is_hybrid(const SlotUse& policy) {
-    bool fetches = false, computes = false;
-    for (const ReplayResult& result : replays(policy)) {
-      for (size_t m = 1; m < result.misses_histogram.size(); ++m) {
-        if (result.misses_histogram[m] == 0) continue;
-        fetches = fetches || policy.fetch_of_misses[m] > 0;
-        computes = computes || policy.fetch_of_misses[m] < static_cast<int>(m);
+        if (kept.empty()) kept = best;
+        CandidateSpec chosen = base;
+        chosen.use.fetch_of_misses = best[0].fetch_of_misses;
+        chosen.use.max_promotions = best[0].max_promotions;
+        add_variants(chosen, best);
       }
     }
-    return fetches && computes;
   }
 
-  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<SlotUse>& policies) {
-    std::optional<CandidatePrediction> best;
-    for (const SlotUse& policy : policies) {
-      CandidatePrediction candidate = predict(strategy, model, policy);
-      if (!best || candidate.score > best->score) best = std::move(candidate);
+  CandidateSpec spec_of(Strategy strategy, size_t model, const SlotUse& use) const {
+    return {strategy, model, engine_threads(input_, strategy, input_.models[model]), use, FetchMechanism::kSm};
+  }
+
+  // Of the policies the one with the best prediction.
+  std::optional<CandidateSpec> best_of(const CandidateSpec& base, const std::vector<Policy>& policies) {
+    std::optional<CandidateSpec> best;
+    double best_score = 0;
+    for (const Policy& policy : policies) {
+      CandidateSpec spec = base;
+      spec.use.fetch_of_misses = policy.fetch_of_misses;
+      spec.use.max_promotions = policy.max_promotions;
+      if (!budget_.allows(spec.use)) continue;
+      const double score = predictor_.score(spec);
+      if (best && score <= best_score) continue;
+      best = spec;
+      best_score = score;
     }
-    if (best) result_.ranked.push_back(std::move(*best));
+    return best;
   }
 
-  const std::vector<ReplayResult>& replays(const SlotUse& policy) {
-    auto& found = replays_[policy];
-    if (!found.empty()) return found;
-    ReplayOptions options;
-    options.slots = policy.slots;
-    options.fetch_of_misses = policy.fetch_of_misses;
-    options.max_promotions = policy.max_promotions;
-    options.start_full = policy.start_full;
-    options.discard_steps = input_.discard_steps;
-    options.cache_policy = input_.base.cache_policy;
-    options.max_distinct = size_;
-    options.max_prefetches = policy.max_prefetches;
-    for (const auto& sequences : input_.sequences) found.push_back(replay(sequences, options));
-    return found;
-  }
-
-  std::vector<double> tokens_per_second(const CostParameters& cost, const DenseCost& dense,
-                                        const std::vector<ReplayResult>& results) const {
-    std::vector<double> rates;
-    for (const int64_t context : input_.contexts) {
-      for (size_t b = 0; b < input_.batches.size(); ++b) {
-        const double seconds = step_seconds(cost, dense, input_.base.device, context, results[b]);
-        rates.push_back(static_cast<double>(input_.batches[b]) / std::max(seconds, 1e-12));
+  // A row for every mechanism, and with look-ahead one more with the number of prefetches that is best. `policies`: the
+  // splits to choose from, which another mechanism may order otherwise; empty: the one of `base`.
+  void add_variants(const CandidateSpec& base, const std::vector<Policy>& policies = {}) {
+    const ThreadModel& model = input_.models[base.model];
+    for (const FetchMechanism mechanism : mechanisms(input_, base.strategy, model)) {
+      std::optional<CandidateSpec> ahead;
+      double ahead_score = 0;
+      for (const int prefetches : prefetch_counts(input_, base.strategy, base.use.slots, size_)) {
+        CandidateSpec spec = base;
+        spec.mechanism = mechanism;
+        spec.use.max_prefetches = prefetches;
+        if (!policies.empty()) spec = best_of(spec, policies).value_or(spec);
+        if (!budget_.allows(spec.use)) continue;
+        if (prefetches == 0) {
+          add(spec);
+          continue;
+        }
+        const double score = predictor_.score(spec);
+        if (ahead && score <= ahead_score) continue;
+        ahead = spec;
+        ahead_score = score;
       }
+      if (ahead) add(*ahead);
     }
-    return rates;
   }
 
-  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& policy) {
-    const std::vector<ReplayResult>& results = replays(policy);
-    CandidatePrediction candidate;
-    candidate.config = input_.base;
-    candidate.config.strategy = strategy;
-    drop_unusable_look_ahead(candidate.config);
-    candidate.config.threads = threads_of(strategy, model);
-    candidate.config.slots = policy.slots;
-    candidate.config.fetch_of_misses = policy.fetch_of_misses;
-    candidate.config.promote_bytes_per_layer = policy.max_promotions * input_.formats.expert_bytes_max;
-    candidate.split = strategy == Strategy::kResident ? "all resident"
-                                                      : describe_split(policy.fetch_of_misses, policy.max_promotions);
-    candidate.content = results[0].content;
-    for (const ReplayResult& result : results) candidate.hit_rate.push_back(result.hit_rate);
-    candidate.tok_s = tokens_per_second(model.cost.cost, model.dense.cost, results);
-    candidate.score = geometric_mean(candidate.tok_s);
-    const size_t draws = std::min(model.cost.draws.size(), model.dense.draws.size());
-    std::vector<std::vector<double>> points(candidate.tok_s.size());
-    for (size_t i = 0; i < draws; ++i) {
-      const std::vector<double> rates = tokens_per_second(model.cost.draws[i], model.dense.draws[i], results);
-      for (size_t p = 0; p < rates.size(); ++p) points[p].push_back(rates[p]);
-      candidate.score_draws.push_back(geometric_mean(rates));
-    }
-    const double tail = (1 - kFitConfidence) / 2;
-    for (size_t p = 0; p < points.size(); ++p) {
-      const double centre = candidate.tok_s[p];
-      candidate.low.push_back(draws == 0 ? centre : std::min(centre, quantile(points[p], tail)));
-      candidate.high.push_back(draws == 0 ? centre : std::max(centre, quantile(points[p], 1 - tail)));
-    }
-    return candidate;
-  }
-
-  static double geometric_mean(const std::vector<double>& values) {
-    double sum = 0;
-    for (const double value : values) sum += std::log(value);
-    return std::exp(sum / static_cast<double>(values.size()));
+  void add(const CandidateSpec& spec) {
+    if (budget_.allows(spec.use)) result_.ranked.push_back(predictor_.predict(spec));
   }
 
   void rank() {
@@ -297,7 +217,7 @@ class Search {
     std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
     size_t chosen = 0;
     for (size_t i = 1; i < ranked.size(); ++i) {
-      if (complexity(ranked[i].config.strategy) >= complexity(ranked[chosen].config.strategy)) continue;
+      if (complexity(ranked[i].config) >= complexity(ranked[chosen].config)) continue;
       if (is_tie(ranked[i], ranked[0])) chosen = i;
     }
     result_.tie = chosen != 0;
@@ -334,8 +254,10 @@ class Search {
   }
 
   const SearchInput& input_;
+  Predictor predictor_;
+  ReplayBudget budget_;
   int size_ = 0;
-  std::map<SlotUse, std::vector<ReplayResult>> replays_;
+  std::vector<size_t> measured_;  // models that may be used
   SearchResult result_;
 };
 
@@ -353,6 +275,12 @@ int complexity(Strategy strategy) {
       return 3;
   }
   return 3;
+}
+
+int complexity(const EngineConfig& config) {
+  const int ahead = config.look_ahead != LookAhead::kOff ? 2 : 0;
+  const int copier = config.fetch_mechanism == FetchMechanism::kCopyEngine ? 1 : 0;
+  return 4 * complexity(config.strategy) + ahead + copier;
 }
 
 bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b) {
