@@ -24,8 +24,8 @@ inline constexpr int kProfileMajor = 1;
 // 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown.
 // 3: serve.fetch_mechanism (absent: sm), .cache_policy (absent: lru), .look_ahead (absent: off),
 //    .max_prefetches_per_layer
-// 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, routing,
-//    serve.expected, .fallback
+// 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, .gap,
+//    .missing_us_per_layer, routing, serve.expected, .fallback
 inline constexpr int kProfileMinor = 4;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
 std::string profile_version_text();  // "1.4.0": what is written
@@ -120,6 +120,8 @@ struct Candidate {
   std::vector<double> measured_tok_s;  // empty when it was not run
   std::vector<double> measured_low, measured_high;
   double predicted_hit_rate = 0, measured_hit_rate = 0;
+  std::optional<double> gap;                   // measured over predicted time, at filled contexts; absent: none was
+  std::optional<double> missing_us_per_layer;  // when the gap is over the stated factor
   bool chosen = false;
   std::string verdict;                   // "chosen", or why not
   std::vector<CostPart> parts;           // empty when it could not be predicted

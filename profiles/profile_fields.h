@@ -180,6 +180,8 @@ void fields(V& v, T& candidate) {
   v.required("measured_high", candidate.measured_high);
   v.required("predicted_hit_rate", candidate.predicted_hit_rate);
   v.required("measured_hit_rate", candidate.measured_hit_rate);
+  v.present("gap", candidate.gap);
+  v.present("missing_us_per_layer", candidate.missing_us_per_layer);
   v.required("chosen", candidate.chosen);
   v.required("verdict", candidate.verdict);
   v.unless_empty("parts", candidate.parts);

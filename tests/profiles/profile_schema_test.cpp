@@ -282,7 +282,8 @@ TEST_CASE("a profile of version 1.3, without findings, parts of time, replays an
   CHECK(json["conditions"].erase("findings") == 1);
   CHECK(json.erase("routing") == 1);
   for (Json& candidate : json["candidates"]) {
-    for (const char* key : {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays"}) {
+    for (const char* key :
+         {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays", "gap", "missing_us_per_layer"}) {
       CHECK(candidate.erase(key) == 1);
     }
   }
@@ -293,6 +294,8 @@ TEST_CASE("a profile of version 1.3, without findings, parts of time, replays an
   CHECK(profile.candidates[0].replays.empty());
   CHECK(profile.serve.expected.empty());
   CHECK(!profile.serve.fallback.has_value());
+  CHECK(!profile.candidates[0].gap.has_value());
+  CHECK(!profile.candidates[0].missing_us_per_layer.has_value());
 }
 
 TEST_CASE("names of serve that are in no list are refused") {

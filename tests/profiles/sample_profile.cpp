@@ -61,6 +61,8 @@ ft::Candidate sample_candidate(const char* strategy, bool chosen) {
           .measured_high = {11.5, 22, 8.5, 18},
           .predicted_hit_rate = 0.5,
           .measured_hit_rate = 0.625,
+          .gap = 1.5,
+          .missing_us_per_layer = 120,
           .chosen = chosen,
           .verdict = chosen ? "chosen" : "slower by 1.2",
           .parts = {{.name = "dense", .seconds = {0.02, 0.03, 0.02, 0.03}},
