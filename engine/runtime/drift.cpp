@@ -135,6 +135,8 @@ void DriftWatch::add_step(int batch, double context, double seconds) {
   if (!expected_.at(context, batch, values)) {
     ++window_.outside;
     ++summary_.steps_not_judged;
+    summary_.outside_context = context;
+    summary_.outside_batch = batch;
     return;
   }
   ++window_.steps;

@@ -131,7 +131,9 @@ struct DriftSummary {
   double low = 0, high = 0;
   uint64_t windows = 0;           // judged
   uint64_t steps_not_judged = 0;  // outside of what was tuned
-  uint64_t times_left = 0;        // the band
+  double outside_context = 0;     // of the last of them
+  int outside_batch = 0;
+  uint64_t times_left = 0;  // the band
   std::optional<DriftEvent> last;
 };
 
