@@ -50,16 +50,16 @@ std::string_view drift_term_name(DriftTerm term) {
 }
 
 ExpectedSteps::ExpectedSteps(const std::vector<ExpectedStep>& points) {
-  bool attention = true;
+  bool parts = true;
   for (const ExpectedStep& point : points) {
     if (point.context != points[0].context) break;
     FT_CHECK(batches_.empty() || point.batch > batches_.back());
     batches_.push_back(point.batch);
-    attention = attention && point.values[StepQuantity::kAttentionSeconds] > 0;
+    parts = parts && point.values[StepQuantity::kPartsSeconds] > 0;
   }
   if (points.empty()) return;
   FT_CHECK(points.size() % batches_.size() == 0);
-  if (attention) {
+  if (parts) {
     contexts_.push_back(0);
     for (size_t batch = 0; batch < batches_.size(); ++batch) {
       values_.push_back(without_attention(points[batch].values));

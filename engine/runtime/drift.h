@@ -84,7 +84,7 @@ class ExpectedSteps {
 
  private:
   StepValues at_batch(double context, size_t batch) const;
-  std::vector<double> contexts_;  // the first is 0 where attention is known
+  std::vector<double> contexts_;  // the first is 0 where parts are known
   std::vector<int> batches_;
   std::vector<StepValues> values_;  // [context][batch]
 };

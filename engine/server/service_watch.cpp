@@ -56,7 +56,7 @@ void ServiceWatch::say_outside_once() {
 }
 
 void ServiceWatch::fall_back(const DriftEvent& event, const DriftReading& reading) {
-  if (event.term == DriftTerm::kFetch) {
+  if (!offload_may_help(event.term)) {
     say("drift: does not fall back: offload fetches every miss, and fetching is what has become slow", true);
     return;
   }

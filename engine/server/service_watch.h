@@ -26,8 +26,8 @@ struct FallbackPlan {
 
 struct DriftOptions {
   ExpectedSteps expected;  // empty: nothing is judged
-  // Taken once, when the rate has fallen below the band, unless fetching is what has become slow: it fetches every
-  // miss. There is no way back but a new start, because what the choice would do now is not known.
+  // Taken once, when the rate has fallen below the band, if offload_may_help. There is no way back but a new start,
+  // because what the choice would do now is not known.
   std::optional<FallbackPlan> fallback;
   std::function<void(std::string_view text, bool warning)> say;  // null: nobody listens
   // How long the control group has stopped CPUs, summed over them, since some start; null: not known.
@@ -41,6 +41,9 @@ struct DriftStats {
   bool has_fallback = false;     // still to be taken
   std::string fell_back_from;    // strategy; empty: it did not
 };
+
+// Offload fetches every miss: it is no way out when fetching is what has become slow.
+constexpr bool offload_may_help(DriftTerm moved) { return moved != DriftTerm::kFetch; }
 
 class ServiceWatch {
  public:

@@ -115,7 +115,11 @@ TEST_CASE("between the tuned points is interpolated, below them attention shrink
   CHECK(!steps.at(1000, 0, values));
   CHECK(!steps.at(-1, 1, values));
 
-  const ExpectedSteps without_parts({{1000, 2, step_values(10e-3, 0)}});
+  StepValues no_attention = step_values(10e-3, 0);
+  REQUIRE(ExpectedSteps({{1000, 2, no_attention}}).at(0, 2, values));
+  CHECK(values[Q::kSeconds] == doctest::Approx(10e-3));
+  no_attention[Q::kPartsSeconds] = 0;
+  const ExpectedSteps without_parts({{1000, 2, no_attention}});
   REQUIRE(without_parts.at(1000, 2, values));
   CHECK(!without_parts.at(999, 2, values));
   CHECK(!without_parts.at(1001, 2, values));
