@@ -236,7 +236,7 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   if (options.has("--score")) {
     inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
                                      accepted.config.max_context, accepted.config.max_batch);
-    check_writable(options.text("--output"));
+    check_output("--output", options.text("--output"));
     return inputs;
   }
   inputs.drift = watched(options, accepted);

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "kernels/base/size_text.h"
+
 namespace ft {
 namespace {
 
@@ -181,8 +183,8 @@ std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
   char text[160];
   const auto add = [&line, &text] { line += std::string(" | ") + text; };
   if (c.decode_steps > 0) {
-    std::snprintf(text, sizeof text, "%.1f tok/s | %.2f ms a step | %.1f GB/s", s.decode_tok_s, s.decode_ms_per_step,
-                  s.decode_gbps);
+    std::snprintf(text, sizeof text, "%.1f tok/s | %.2f ms a step | %s", s.decode_tok_s, s.decode_ms_per_step,
+                  rate_text(1e9 * s.decode_gbps).c_str());
     add();
     if (profile.ceiling_gbps > 0) line += " = " + percent(s.ceiling_share) + " of ceiling";
     if (c.expert_hits + c.expert_fetched + c.expert_cpu > 0) line += " | hits " + percent(s.hit_rate);
