@@ -86,15 +86,16 @@ std::vector<ft::ExpectedPoint> sample_expected(double rate) {
   std::vector<ft::ExpectedPoint> points;
   for (const int64_t context : {512, 4096}) {
     for (const int64_t batch : {1, 4}) {
-      points.push_back({.context = context,
-                        .batch = batch,
-                        .tok_s = rate * static_cast<double>(batch),
-                        .low_tok_s = 0.5 * rate * static_cast<double>(batch),
-                        .high_tok_s = 1.5 * rate * static_cast<double>(batch),
-                        .hit_rate = 0.5,
-                        .fetched_per_token = 2.5,
-                        .cpu_per_token = 1.25,
-                        .parts = {{.name = "dense", .seconds = 0.25 / rate}, {.name = "fetch", .seconds = 0.75 / rate}}});
+      points.push_back(
+          {.context = context,
+           .batch = batch,
+           .tok_s = rate * static_cast<double>(batch),
+           .low_tok_s = 0.5 * rate * static_cast<double>(batch),
+           .high_tok_s = 1.5 * rate * static_cast<double>(batch),
+           .hit_rate = 0.5,
+           .fetched_per_token = 2.5,
+           .cpu_per_token = 1.25,
+           .parts = {{.name = "dense", .seconds = 0.25 / rate}, {.name = "fetch", .seconds = 0.75 / rate}}});
     }
   }
   return points;
