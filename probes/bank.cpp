@@ -6,6 +6,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
+#include "kernels/base/size_text.h"
 #include "kernels/host/worker_pool.h"
 #include "probes/gpu_memory.h"
 #include "probes/gpu_probe.h"
@@ -111,8 +112,8 @@ class BankProbe final : public GpuProbe {
     if (context.bank_gb > 0) bytes = context.bank_gb * 1e9;
     if (bytes > most) {
       throw Error(ErrorKind::kFailed, {.what = "not enough host memory for the probe bank",
-                                       .value = std::to_string(context.bank_gb) + " GB",
-                                       .allowed = "at most " + std::to_string(most * 1e-9) + " GB",
+                                       .value = size_text(context.bank_gb * 1e9),
+                                       .allowed = "at most " + size_text(most),
                                        .action = "give a smaller --bank-gb"});
     }
     return std::max<int64_t>(static_cast<int64_t>(bytes) / kPieceBytes, 1) * kPieceBytes;

@@ -192,6 +192,14 @@ constexpr OptionSpec kEngineOptions[] = {
      .value_name = "FIELD,..",
      .help = "Identity fields that may differ from the profile's, as named by the refusal: host.cpu_model, "
              "build.code_hash, .."},
+    {.name = "--on-drift",
+     .kind = OptionKind::kChoice,
+     .value_name = "WHAT",
+     .default_text = "warn",
+     .choices = "warn|fallback",
+     .help =
+         "When the rate leaves the band that the profile expects: warn says so and which term moved; fallback also "
+         "goes over to the profile's offload entry between two steps, until the next start. Answers stay the same."},
     {.name = "--score",
      .kind = OptionKind::kText,
      .value_name = "IN.json",

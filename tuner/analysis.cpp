@@ -6,6 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "tuner/decide.h"
+#include "tuner/expected.h"
 #include "tuner/measurements.h"
 #include "tuner/routing_record.h"
 
@@ -85,6 +86,24 @@ Serve serve_section(const AnalysisInput& input, const CandidatePrediction& chose
   return serve;
 }
 
+// What the engine watches in service.
+void add_expectations(const AnalysisInput& input, const Analysis& analysis, const Candidate& candidate, size_t chosen,
+                      Serve& serve) {
+  const std::vector<CandidatePrediction>& ranked = analysis.search.ranked;
+  ExpectedInput expected{
+      .prediction = &ranked[chosen], .candidate = &candidate, .contexts = input.contexts, .batches = input.batches};
+  const auto confirmed = std::find(analysis.confirmed.begin(), analysis.confirmed.end(), chosen);
+  for (const int64_t context : input.contexts) {
+    for (const int64_t batch : input.batches) {
+      const auto index = static_cast<size_t>(confirmed - analysis.confirmed.begin());
+      const Measurement* series = decode_series(input.measurements, index, context, batch);
+      expected.measured_there.push_back(series != nullptr && is_filled(*series));
+    }
+  }
+  serve.expected = expected_points(expected);
+  serve.fallback = fallback_for(ranked[chosen], ranked, input.contexts, input.batches);
+}
+
 }  // namespace
 
 Analysis analyze(const AnalysisInput& input) {
@@ -128,6 +147,7 @@ Conclusion conclude(const AnalysisInput& input, const Analysis& analysis) {
   conclusion.routing = analysis.routing;
   conclusion.decision = std::move(decided.decision);
   conclusion.serve = serve_section(input, analysis.search.ranked[decided.chosen]);
+  add_expectations(input, analysis, conclusion.candidates[0], decided.chosen, conclusion.serve);
   return conclusion;
 }
 

@@ -25,12 +25,6 @@ struct Measured {
   double score = 0;  // geometric mean of the medians
 };
 
-// The KV cache was filled to the context asked for.
-bool is_filled(const Measurement& point) {
-  const auto filled = point.at.find("context_filled"), asked = point.at.find("context");
-  return filled == point.at.end() || asked == point.at.end() || filled->second >= asked->second;
-}
-
 bool fetches(Strategy strategy) { return strategy == Strategy::kOffload || strategy == Strategy::kHybrid; }
 
 double hit_rate(const Measured& measured) {

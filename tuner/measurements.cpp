@@ -168,4 +168,9 @@ const Measurement* decode_series(std::span<const Measurement> measurements, size
   return nullptr;
 }
 
+bool is_filled(const Measurement& point) {
+  const auto filled = point.at.find("context_filled"), asked = point.at.find("context");
+  return filled == point.at.end() || asked == point.at.end() || filled->second >= asked->second;
+}
+
 }  // namespace ft

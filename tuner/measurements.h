@@ -37,5 +37,7 @@ CostModelRecord cost_model_record(const std::vector<ThreadModel>& models, int mo
 // The series of `decode` for candidate `index` at a point; null when it was not run.
 const Measurement* decode_series(std::span<const Measurement> measurements, size_t index, int64_t context,
                                  int64_t batch);
+// The KV cache of a decode series was filled to the context asked for.
+bool is_filled(const Measurement& series);
 
 }  // namespace ft

@@ -151,7 +151,15 @@ Preflight make_preflight(const TuneRequest& request) {
 
 SampleRecord kept_samples(const std::string& path, const std::string& output) {
   std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return read_samples(path);
+  if (std::filesystem::exists(path, ignored)) {
+    try {
+      return read_samples(path);
+    } catch (const Error& error) {
+      ErrorParts parts = error.parts();
+      if (parts.action.empty()) parts.action = "leave --resume out to measure again: that replaces the file";
+      throw Error(error.kind(), std::move(parts));
+    }
+  }
   const bool finished = std::filesystem::exists(output, ignored);
   throw Error(
       ErrorKind::kUsage,

@@ -23,19 +23,6 @@ void read_device(const ParsedOptions& options, TuneRequest& request) {
                                   .action = "leave it out"});
 }
 
-// A tuning takes minutes: find out now whether its results can be written.
-void check_output(const std::string& output) {
-  for (const std::string& path : {output, samples_path(output)}) {
-    try {
-      check_writable(path);
-    } catch (const Error& error) {
-      ErrorParts parts = error.parts();
-      parts.what = "--output refused, " + parts.what;
-      throw Error(ErrorKind::kUsage, std::move(parts));
-    }
-  }
-}
-
 // They go into the profile, which is JSON.
 void check_utf8(const char* option, const std::string& path) {
   const size_t valid = valid_utf8_bytes(path);
@@ -64,9 +51,11 @@ void check_look_ahead(const TuneRequest& request) {
   if (request.max_prefetches == 0) return;
   const Strategy strategy = request.strategy.value_or(Strategy::kOffload);
   if (strategy != Strategy::kOffload && strategy != Strategy::kHybrid) {
-    throw Error(ErrorKind::kUsage, {.what = "--look-ahead has an effect only where experts are fetched",
-                                    .value = "--strategy " + std::string(strategy_name(strategy)),
-                                    .allowed = "offload or hybrid, or no --strategy",
+    const std::string pinned = "--strategy " + std::string(strategy_name(strategy));
+    throw Error(ErrorKind::kUsage, {.what = "nothing is fetched with " + pinned + ", so nothing ahead of need",
+                                    .value = std::to_string(request.max_prefetches),
+                                    .allowed = "0 with " + pinned,
+                                    .action = "leave --look-ahead out, or give --strategy offload or hybrid",
                                     .path = "--look-ahead"});
   }
   const std::string& routing = request.weights.routing_preset;
@@ -121,7 +110,8 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
     if (options.has(name)) request.forced.push_back(std::string(name) + " " + options.given.find(name)->second);
   }
   read_device(options, request);
-  check_output(request.output);
+  // A tuning takes minutes: find out now whether its results can be written.
+  for (const std::string& path : {request.output, samples_path(request.output)}) check_output("--output", path);
   return request;
 }
 

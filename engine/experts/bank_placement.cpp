@@ -1,18 +1,10 @@
 #include "engine/experts/bank_placement.h"
 
-#include <cstdio>
 #include <vector>
 
+#include "kernels/base/size_text.h"
+
 namespace ft {
-namespace {
-
-std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f GB", static_cast<double>(bytes) * 1e-9);
-  return text;
-}
-
-}  // namespace
 
 std::string place_bank(const ExpertBank& bank, const NumaPlan& plan) {
   if (plan.nodes.size() < 2) return {};
@@ -31,7 +23,7 @@ std::string place_bank(const ExpertBank& bank, const NumaPlan& plan) {
   }
   std::string text;
   for (size_t node = 0; node < placed.size(); ++node) {
-    text += (node == 0 ? "" : ", ") + gigabytes(placed[node]) + " on node " + std::to_string(plan.nodes[node].os_index);
+    text += (node == 0 ? "" : ", ") + size_text(placed[node]) + " on node " + std::to_string(plan.nodes[node].os_index);
   }
   return text;
 }

@@ -21,6 +21,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/json.h"
+#include "kernels/base/size_text.h"
 #include "kernels/host/host_memory.h"
 
 namespace ft {
@@ -31,12 +32,6 @@ namespace fs = std::filesystem;
 constexpr const char* kOption = "--packed-cache";
 constexpr const char* kModified = "modified_ns";
 constexpr JsonLimits kDescriptionLimits{kMaxPackedDescriptionBytes, 8, size_t{1} << 20, size_t{1} << 16};
-
-std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f GB", static_cast<double>(bytes) * 1e-9);
-  return text;
-}
 
 // The description without the files' times: what the name is a hash of.
 Json content_of(const WeightPlan& plan) {
@@ -261,7 +256,7 @@ bool PackedCache::read(const Regions& regions, WorkerPool& pool, const LoadOptio
     }
     return false;
   }
-  if (options.notice) options.notice("packed cache: read " + path_ + " (" + gigabytes(file_bytes()) + ")", false);
+  if (options.notice) options.notice("packed cache: read " + path_ + " (" + size_text(file_bytes()) + ")", false);
   return true;
 }
 
@@ -279,12 +274,12 @@ void PackedCache::write(const Regions& regions, WorkerPool& pool, const LoadOpti
       return notice("packed cache: another process wrote " + path_, false);
     }
     write_locked(file.get(), temporary, regions, pool, options);
-    notice("packed cache: wrote " + path_ + " (" + gigabytes(file_bytes()) + ")", false);
+    notice("packed cache: wrote " + path_ + " (" + size_text(file_bytes()) + ")", false);
   } catch (const Error& error) {
     // The lock is still held: whoever opened this name meanwhile finds that it is gone and makes another.
     if (file.get() >= 0) ::unlink(temporary.c_str());
     if (error.kind() == ErrorKind::kInterrupted) throw;
-    notice("packed cache not written (it needs " + gigabytes(file_bytes()) +
+    notice("packed cache not written (it needs " + size_text(file_bytes()) +
                "), the next start packs again: " + error.what(),
            true);
   } catch (...) {
@@ -324,7 +319,7 @@ void PackedCache::write_locked(int fd, const std::string& temporary, const Regio
 }
 
 std::string PackedCache::state_text() const {
-  const std::string what = path_ + " (" + gigabytes(file_bytes()) + ")";
+  const std::string what = path_ + " (" + size_text(file_bytes()) + ")";
   std::error_code code;
   std::string reason;
   if (fs::exists(path_, code)) {
@@ -341,7 +336,7 @@ std::string PackedCache::state_text() const {
   struct statvfs disk {};
   if (::statvfs(folder_.c_str(), &disk) == 0) {
     const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-    if (free < file_bytes()) return reason + what + " cannot be written: " + gigabytes(free) + " are free there";
+    if (free < file_bytes()) return reason + what + " cannot be written: " + size_text(free) + " are free there";
   }
   return reason + what + " would be written after loading";
 }

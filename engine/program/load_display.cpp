@@ -7,30 +7,29 @@
 
 #include "engine/program/log.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/size_text.h"
 
 namespace ft {
 namespace {
 
 constexpr double kLeastSeconds = 0.5;  // of a stage, before its rate says something
 
-double gigabytes(int64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
-
 }  // namespace
 
 std::string load_line(const LoadProgress& progress, double seconds) {
   std::string line = fmt::format("{}: {:>3.0f} %", progress.stage, 100 * progress.fraction());
   if (progress.total_bytes <= 0) return line;
-  line += fmt::format(", {:.1f} of {:.1f} GB", gigabytes(progress.done_bytes), gigabytes(progress.total_bytes));
+  const auto done = static_cast<double>(progress.done_bytes), total = static_cast<double>(progress.total_bytes);
+  line += ", " + size_of_text(done, total);
   if (seconds < kLeastSeconds || progress.done_bytes <= 0) return line;
-  const double rate = gigabytes(progress.done_bytes) / seconds;
-  const double left = gigabytes(progress.total_bytes - progress.done_bytes) / rate;
-  return line + fmt::format(", {:.1f} GB/s, {:.0f} s left", rate, left);
+  const double rate = done / seconds;
+  return line + fmt::format(", {}, {:.0f} s left", rate_text(rate), (total - done) / rate);
 }
 
 std::string load_summary(const LoadProgress& progress, double seconds) {
   if (progress.total_bytes <= 0) return fmt::format("{}: done", progress.stage);
-  std::string line = fmt::format("{}: {:.1f} GB in {:.1f} s", progress.stage, gigabytes(progress.total_bytes), seconds);
-  if (seconds > 0.05) line += fmt::format(", {:.1f} GB/s", gigabytes(progress.total_bytes) / seconds);
+  std::string line = fmt::format("{}: {} in {:.1f} s", progress.stage, size_text(progress.total_bytes), seconds);
+  if (seconds > 0.05) line += ", " + rate_text(static_cast<double>(progress.total_bytes) / seconds);
   return line;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/model/checkpoint.h"
 #include "engine/model/packed_cache.h"
 #include "engine/program/banner.h"
+#include "engine/program/drift_config.h"
 #include "engine/program/identity.h"
 #include "engine/program/load_display.h"
 #include "engine/program/log.h"
@@ -27,6 +28,7 @@
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "kernels/host/cgroup.h"
 #include "kernels/host/isa.h"
 #include "kernels/host/worker_pool.h"
 #include "profiles/build_info.h"
@@ -59,6 +61,9 @@ void check_modes(const ParsedOptions& options) {
       throw Error(ErrorKind::kUsage,
                   {std::string(name) + " has an effect only with --score", "", "", "add --score IN.json"});
     }
+  }
+  if (score && options.has("--on-drift")) {
+    throw Error(ErrorKind::kUsage, {"--on-drift has no effect with --score", "", "", "leave --on-drift out"});
   }
   if (score && options.has("--prompt")) throw Error(ErrorKind::kUsage, {"--score and --prompt exclude each other"});
   if (options.has("--max-tokens") && !options.has("--prompt")) {
@@ -188,9 +193,21 @@ ServedProfile served_profile(const Accepted& accepted) {
   return served;
 }
 
+DriftOptions watched(const ParsedOptions& options, const Accepted& accepted) {
+  DriftOptions drift = drift_options(accepted.profile.serve, options.text("--on-drift") == "fallback");
+  drift.say = [](std::string_view text, bool warning) { warning ? log_warning(text) : log_info(text); };
+  if (cgroup_throttling().throttled_usec) {
+    drift.throttled_cpu_seconds = [] {
+      return 1e-6 * static_cast<double>(cgroup_throttling().throttled_usec.value_or(0));
+    };
+  }
+  return drift;
+}
+
 // Everything but the weights. What the three modes refuse is refused before those are loaded, and by a dry run.
 struct Inputs {
   TextModel text;                            // not with --score
+  DriftOptions drift;                        // likewise
   std::optional<CompletionRequest> request;  // of --prompt
   std::optional<ScoreInput> score;
 };
@@ -219,9 +236,10 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   if (options.has("--score")) {
     inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
                                      accepted.config.max_context, accepted.config.max_batch);
-    check_writable(options.text("--output"));
+    check_output("--output", options.text("--output"));
     return inputs;
   }
+  inputs.drift = watched(options, accepted);
   inputs.text = load_text_model(accepted.config.weights.model_path);
   if (options.has("--prompt")) {
     inputs.request = prompt_request(options, inputs.text);
@@ -241,7 +259,7 @@ int run_score(const ParsedOptions& options, const Accepted& accepted, const Scor
 // The answer on stdout ends with a newline, its own or ours, before anything is said on stderr.
 int run_prompt(const Accepted& accepted, const Inputs& inputs) {
   const auto engine = load_engine(accepted);
-  Service service(*engine, inputs.text, served_profile(accepted));
+  Service service(*engine, inputs.text, served_profile(accepted), inputs.drift);
   const auto generation = service.start(*inputs.request);
   std::string piece;
   char last = '\0';
@@ -267,7 +285,7 @@ int run_server(const ParsedOptions& options, const Accepted& accepted, const Inp
   log_info(fmt::format("listening on http://{}, loading", address_text(host, server.port())));
   if (!inputs.text.missing.empty()) log_warning(inputs.text.missing);
   const auto engine = load_engine(accepted);
-  auto service = std::make_unique<Service>(*engine, inputs.text, served_profile(accepted));
+  auto service = std::make_unique<Service>(*engine, inputs.text, served_profile(accepted), inputs.drift);
   server.set_ready(*service);
   log_info("ready");
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -290,6 +308,7 @@ int run(const ParsedOptions& options) {
   const Accepted accepted = accept_profile(options);
   const Inputs inputs = read_inputs(options, accepted);
   log_info(decision_text(accepted.profile));
+  if (!inputs.score) log_info(watch_text(inputs.drift));
   if (options.flag("--dry-run")) {
     std::fputs(memory_plan_text(accepted.plan, accepted.config).c_str(), stdout);
     std::fputs(packed_cache_text(*accepted.family, accepted.config.weights).c_str(), stdout);

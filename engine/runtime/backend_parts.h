@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/engine_config.h"
 #include "engine/experts/slot_table.h"
 #include "engine/model/family.h"
 #include "engine/runtime/backend.h"
@@ -57,6 +58,10 @@ class ServeBackend : public StepBackend {
   virtual void restore_cache(const SlotTable::Content& content) = 0;  // copies blobs; throws as SlotTable::restore
   // The first `length` positions of a sequence of a backend of the same device and model.
   virtual void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) = 0;
+
+  // Between steps: what misses do from the next decode step on. What is allocated stays; there are slots, and the table
+  // has as many entries as the one before.
+  virtual void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) = 0;
 
   virtual void add_counters(EngineCounters& counters) const = 0;
   virtual void reset_counters() = 0;

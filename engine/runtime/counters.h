@@ -40,6 +40,10 @@ struct EngineCounters {
   // misses_histogram[m]: layers of decode steps that had m misses (last bucket: that many or more).
   std::array<uint64_t, kMissHistogramSize> misses_histogram{};
   double link_wait_seconds = 0;  // compute stood still for the link, in decode and prefill
+  // Of decode steps alone: what the watch of the service tells causes by (drift.h).
+  double decode_link_wait_seconds = 0;  // the same; 0 on cuda, where kernels wait for bytes among other work
+  double cpu_wait_seconds = 0;   // host: the stepping thread stood still for its pool; cuda: the device for the CPU
+  double attention_seconds = 0;  // 0 on cuda, where a step is one launch
   std::string logits_hash;       // of the last step's logits rows
 };
 

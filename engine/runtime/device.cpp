@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "kernels/base/error.h"
+#include "kernels/base/size_text.h"
 
 namespace ft {
 
@@ -41,11 +42,12 @@ int64_t offered_device_bytes(const cuda::DeviceFacts& gpu) {
 }
 
 std::string bank_times_text(const BankTimes& times) {
-  const double seconds = times.fill_seconds + times.register_seconds, gb = 1e-9 * static_cast<double>(times.bytes);
+  const double seconds = times.fill_seconds + times.register_seconds;
+  const double rate = seconds > 0 ? static_cast<double>(times.bytes) / seconds : 0;
   char text[128];
-  std::snprintf(text, sizeof text, "%.3g GB ready in %.2f s: %.1f GB/s (filled in %.2f s, registered in %.2f s)", gb,
-                seconds, seconds > 0 ? gb / seconds : 0, times.fill_seconds, times.register_seconds);
-  return text;
+  std::snprintf(text, sizeof text, " ready in %.2f s: %s (filled in %.2f s, registered in %.2f s)", seconds,
+                rate_text(rate).c_str(), times.fill_seconds, times.register_seconds);
+  return size_text(times.bytes) + text;
 }
 
 std::string link_text(int generation, int width) {

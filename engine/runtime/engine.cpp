@@ -179,6 +179,25 @@ std::span<const float> Engine::prefill(int sequence, std::span<const int32_t> id
   return logits;
 }
 
+void Engine::change_split(Strategy strategy, const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) {
+  State& s = *state_;
+  s.require_serve("change_split");
+  if (s.config.slots == 0 || s.config.strategy == Strategy::kResident || strategy == Strategy::kResident) {
+    const std::string_view from = strategy_name(s.config.strategy);
+    throw Error(ErrorKind::kUsage, {.what = "the split cannot change while the engine runs",
+                                    .value = std::string(from) + " with " + std::to_string(s.config.slots) +
+                                             " slots, to " + std::string(strategy_name(strategy)),
+                                    .allowed = "from and to offload, cpu and hybrid, with slots"});
+  }
+  EngineConfig changed = s.config;
+  changed.strategy = strategy;
+  changed.fetch_of_misses = fetch_of_misses;
+  changed.promote_bytes_per_layer = promote_bytes_per_layer;
+  check_engine_config(s.geometry(), changed);
+  s.config = std::move(changed);
+  s.serve->change_split(s.config.fetch_of_misses, promote_bytes_per_layer);
+}
+
 void Engine::record_routing(RoutingTrace* trace) { state_->hooks.record_into(trace); }
 void Engine::set_routing(std::shared_ptr<const RoutingTrace> trace) { state_->hooks.force(std::move(trace)); }
 bool Engine::routing_is_synthetic() const { return state_->hooks.forced(); }

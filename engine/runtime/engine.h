@@ -73,6 +73,12 @@ class Engine {
   SlotTable::Content cache_content() const;
   void restore_cache(const SlotTable::Content& content);
 
+  // Between steps: from the next decode step on misses are shared as another strategy does it. Threads, slots, cache
+  // policy and look-ahead stay, and so do the bits of every answer. config() and engaged() then say so. Throws
+  // Error(kUsage) when the engine has no slots or no split, or the strategy cannot have that table; then nothing has
+  // changed.
+  void change_split(Strategy strategy, const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer);
+
   // Routing of decode steps, recorded into `trace` while it is set (null: off). Of a batch the first run: a trace is
   // one sequence's. ids grow: not for the token path's promise.
   void record_routing(RoutingTrace* trace);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/host/flush_denormals.h"
 
@@ -65,7 +66,9 @@ void HostBackend::step(const StepTokens& tokens, const StepBatch& batch) {
   const FlushDenormals flush;
   tokens_ = &tokens;
   placement_ = tokens.decode ? MoePlacement::kDecode : MoePlacement::kPrefill;
+  const double waited = parts_.pool.caller_wait_seconds();
   parts_.family.forward(*this, parts_.weights, batch);
+  if (tokens.decode) cpu_wait_seconds_ += parts_.pool.caller_wait_seconds() - waited;
 }
 
 void HostBackend::dense_step(const StepTokens& tokens, const StepBatch& batch) {
@@ -256,6 +259,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
 }
 
 void HostBackend::attention(const AttentionSpec& spec) {
+  const double begin = now_seconds();
   const int64_t rows = tokens_->count();
   const int64_t units = spec.heads + spec.kv_heads;
   const int64_t group = spec.heads / spec.kv_heads;
@@ -271,6 +275,7 @@ void HostBackend::attention(const AttentionSpec& spec) {
       task += last - first;
     }
   });
+  if (placement_ == MoePlacement::kDecode) attention_seconds_ += now_seconds() - begin;
 }
 
 void HostBackend::silu_mul(Slot gate, Slot up, Slot to) {
@@ -360,9 +365,14 @@ void HostBackend::logits(Slot from, const Norm& norm, MatrixId head) {
   multiply_split(parts_.weights[head], rows, logits_);
 }
 
-void HostBackend::add_counters(EngineCounters& counters) const { moe_layer_.add_counters(counters); }
+void HostBackend::add_counters(EngineCounters& counters) const {
+  moe_layer_.add_counters(counters);
+  counters.cpu_wait_seconds += cpu_wait_seconds_;
+  counters.attention_seconds += attention_seconds_;
+}
 
 void HostBackend::reset_counters() {
+  cpu_wait_seconds_ = attention_seconds_ = 0;
   marks_.clear();
   moe_layer_.reset_counters();
 }

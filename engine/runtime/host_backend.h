@@ -32,6 +32,9 @@ class HostBackend final : public ServeBackend {
 
   SlotTable::Content cache_content() const override { return slots_.table().content(); }
   void restore_cache(const SlotTable::Content& content) override;
+  void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) override {
+    moe_layer_.change_split(fetch_of_misses, promote_bytes_per_layer);
+  }
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
 
   void embed(TableId table, Slot to) override;
@@ -83,6 +86,8 @@ class HostBackend final : public ServeBackend {
   const StepTokens* tokens_ = nullptr;
   MoePlacement placement_ = MoePlacement::kDecode;
   const LayerPlan* given_ = nullptr;
+
+  double cpu_wait_seconds_ = 0, attention_seconds_ = 0;  // of decode steps
 };
 
 }  // namespace ft

@@ -32,7 +32,14 @@ MoeLayer::MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, E
   pending_.reserve(static_cast<size_t>(experts));
 }
 
+void MoeLayer::change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) {
+  FT_CHECK(fetch_of_misses.size() == options_.fetch_of_misses.size());
+  options_.fetch_of_misses = fetch_of_misses;
+  options_.promote_bytes_per_layer = promote_bytes_per_layer;
+}
+
 void MoeLayer::run(const MoeCall& call) {
+  const double waited = slots_.link().counters().wait_seconds;
   call_ = call;
   layout_ = &slots_.bank().layout(call.layer);
   pairs_.group(call.ids, call.tokens);
@@ -63,6 +70,9 @@ void MoeLayer::run(const MoeCall& call) {
   stage_ahead(0);
   group_ = next_group(0);
   pool_.run([this](int worker, int workers) { compute(worker, workers); });
+  if (call.placement == MoePlacement::kDecode) {
+    decode_link_wait_seconds_ += slots_.link().counters().wait_seconds - waited;
+  }
 }
 
 // Pointer arrays in order of experts, so that an expert's rows are a contiguous stretch of them.
@@ -227,11 +237,13 @@ void MoeLayer::add_counters(EngineCounters& counters) const {
   counters.bytes_cpu += bytes_cpu_;
   for (size_t i = 0; i < misses_histogram_.size(); ++i) counters.misses_histogram[i] += misses_histogram_[i];
   counters.link_wait_seconds += slots_.link().counters().wait_seconds;
+  counters.decode_link_wait_seconds += decode_link_wait_seconds_;
 }
 
 void MoeLayer::reset_counters() {
   hits_ = fetched_ = cpu_ = promoted_ = bytes_fetched_ = bytes_cpu_ = 0;
   predicted_ = prefetched_ = useful_ = late_ = 0;
+  decode_link_wait_seconds_ = 0;
   misses_histogram_.fill(0);
   slots_.link().reset_counters();
 }

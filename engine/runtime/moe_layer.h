@@ -65,6 +65,8 @@ class MoeLayer {
   MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, ExpertSlots& slots, WorkerPool& pool,
            WorkerMarks& marks);
   void run(const MoeCall& call);
+  // What misses do from the next decode step on; room for every split was made. Prefill's placement stays.
+  void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer);
 
   // Adds this layer's part: experts, bytes, misses, link waits. See EngineCounters.
   void add_counters(EngineCounters& counters) const;
@@ -119,6 +121,7 @@ class MoeLayer {
 
   uint64_t hits_ = 0, fetched_ = 0, cpu_ = 0, promoted_ = 0, bytes_fetched_ = 0, bytes_cpu_ = 0;
   uint64_t predicted_ = 0, prefetched_ = 0, useful_ = 0, late_ = 0;
+  double decode_link_wait_seconds_ = 0;
   std::array<uint64_t, kMissHistogramSize> misses_histogram_{};
 };
 

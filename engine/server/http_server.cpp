@@ -294,6 +294,7 @@ HttpServer::HttpServer(const std::string& host, int port) : state_(std::make_uni
   s.created = static_cast<int64_t>(std::time(nullptr));
   s.server.new_task_queue = [] { return new httplib::ThreadPool(kHttpThreads); };
   s.server.set_payload_max_length(kMaxRequestBytes);
+  s.server.set_keep_alive_timeout(kHttpIdleSeconds);
   s.server.set_read_timeout(kHttpReadSeconds, 0);
   s.server.set_write_timeout(kHttpWriteSeconds, 0);
   s.server.set_tcp_nodelay(true);

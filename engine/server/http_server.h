@@ -20,7 +20,10 @@ namespace ft {
 
 inline constexpr int kHttpThreads = 64;  // handlers; one waits per answer in progress
 inline constexpr size_t kMaxRequestBytes = 8u << 20;
-inline constexpr int kHttpReadSeconds = 30;
+// A connection holds one of the threads from its first byte to its end, and while it waits for a request. Without one
+// it is closed after kHttpIdleSeconds, within one (or a byte of it) after kHttpReadSeconds.
+inline constexpr int kHttpIdleSeconds = 3;
+inline constexpr int kHttpReadSeconds = 10;
 inline constexpr int kHttpWriteSeconds = 30;
 // For answers to end by themselves when the server stops; then connections that still take theirs are closed.
 inline constexpr std::chrono::seconds kShutdownGrace{5};

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "kernels/base/size_text.h"
+
 namespace ft {
 namespace {
 
@@ -15,8 +17,11 @@ struct Metric {
   double value;
 };
 
-std::array<Metric, 28> metrics(const ServedProfile& profile, const ServiceStats& s) {
+double drift_sign(DriftState state) { return state == DriftState::kBelow ? -1 : state == DriftState::kAbove ? 1 : 0; }
+
+std::array<Metric, 40> metrics(const ServedProfile& profile, const ServiceStats& s) {
   const auto d = [](uint64_t value) { return static_cast<double>(value); };
+  const DriftSummary& drift = s.drift.summary;
   return {{
       {"ft_uptime_seconds", "gauge", "Seconds since the service started", s.uptime_seconds},
       {"ft_requests_finished_total", "counter", "Requests answered to their end", d(s.scheduler.requests_finished)},
@@ -39,6 +44,14 @@ std::array<Metric, 28> metrics(const ServedProfile& profile, const ServiceStats&
       {"ft_prefetch_late_total", "counter", "Prefetched experts that were waited for", d(s.engine.prefetch_late)},
       {"ft_link_bytes_total", "counter", "Bytes moved into slots", d(s.engine.bytes_fetched)},
       {"ft_link_wait_seconds_total", "counter", "Seconds compute waited for the link", s.engine.link_wait_seconds},
+      {"ft_decode_link_wait_seconds_total", "counter", "Of them in decode steps; 0 on a GPU",
+       s.engine.decode_link_wait_seconds},
+      {"ft_cpu_wait_seconds_total", "counter", "Seconds decode steps waited for the CPU's threads",
+       s.engine.cpu_wait_seconds},
+      {"ft_attention_seconds_total", "counter", "Seconds decode steps spent in attention; 0 on a GPU",
+       s.engine.attention_seconds},
+      {"ft_throttled_seconds_total", "counter", "Seconds the CPU quota stopped each thread in decode steps",
+       s.drift.throttled_seconds},
       {"ft_hit_rate", "gauge", "Share of activations found in slots", s.hit_rate},
       {"ft_miss_fetched_share", "gauge", "Share of misses that were fetched", s.fetched_share},
       {"ft_miss_cpu_share", "gauge", "Share of misses computed on the CPU", s.cpu_share},
@@ -47,6 +60,16 @@ std::array<Metric, 28> metrics(const ServedProfile& profile, const ServiceStats&
       {"ft_achieved_over_predicted", "gauge", "Achieved over predicted rate of decode steps with one sequence",
        s.achieved_over_predicted},
       {"ft_decode_gigabytes_per_second", "gauge", "Weight bytes read by decode steps", s.decode_gbps},
+      {"ft_drift_judged", "gauge", "1: the profile says what to expect", s.drift.judged ? 1.0 : 0.0},
+      {"ft_drift_ratio", "gauge", "Achieved over expected rate of the last window; 0: none was judged", drift.ratio},
+      {"ft_drift_band_low", "gauge", "Lower edge of the expected ratio", drift.low},
+      {"ft_drift_band_high", "gauge", "Upper edge of the expected ratio", drift.high},
+      {"ft_drift_state", "gauge", "-1 below the band, 1 above it, 0 inside or not judged", drift_sign(drift.state)},
+      {"ft_drift_left_total", "counter", "Times the rate left the band", d(drift.times_left)},
+      {"ft_drift_steps_not_judged_total", "counter", "Decode steps outside of what was tuned",
+       d(drift.steps_not_judged)},
+      {"ft_fallback_active", "gauge", "1: fell back from the profile's strategy",
+       s.drift.fell_back_from.empty() ? 0.0 : 1.0},
   }};
 }
 
@@ -54,6 +77,29 @@ std::string format_number(double value) {
   char text[64];
   std::snprintf(text, sizeof text, "%.17g", value);
   return text;
+}
+
+OrderedJson drift_json(const DriftStats& stats) {
+  const DriftSummary& summary = stats.summary;
+  OrderedJson json = {{"judged", stats.judged},           {"state", drift_state_name(summary.state)},
+                      {"ratio", summary.ratio},           {"band", {summary.low, summary.high}},
+                      {"windows", summary.windows},       {"steps_not_judged", summary.steps_not_judged},
+                      {"times_left", summary.times_left}, {"throttled_seconds", stats.throttled_seconds}};
+  if (summary.last) {
+    const DriftEvent& event = *summary.last;
+    json["last_change"] = {{"state", drift_state_name(event.state)},
+                           {"ratio", event.ratio},
+                           {"steps", event.steps},
+                           {"expected_ms_per_step", 1e3 * event.expected_seconds},
+                           {"achieved_ms_per_step", 1e3 * event.achieved_seconds}};
+    if (event.state != DriftState::kInside) {
+      json["last_change"]["term"] = drift_term_name(event.term);
+      json["last_change"]["moved_ms_per_step"] = 1e3 * event.moved_seconds;
+    }
+  }
+  json["fallback"] = stats.has_fallback ? "ready" : stats.fell_back_from.empty() ? "none" : "active";
+  if (!stats.fell_back_from.empty()) json["fell_back_from"] = stats.fell_back_from;
+  return json;
 }
 
 std::string percent(double share) {
@@ -83,7 +129,7 @@ std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
   json["model"] = profile.model_name;
   json["weights"] = profile.synthetic_weights ? "synthetic" : "checkpoint";
   if (profile.synthetic_weights) json["routing"] = profile.routing_preset;
-  json["strategy"] = profile.strategy;
+  json["strategy"] = s.engaged.strategy.empty() ? profile.strategy : s.engaged.strategy;
   json["uptime_seconds"] = s.uptime_seconds;
   json["requests"] = {{"finished", s.scheduler.requests_finished},
                       {"failed", s.scheduler.requests_failed},
@@ -108,6 +154,10 @@ std::string stats_json(const ServedProfile& profile, const ServiceStats& s) {
                      {"hit_rate", s.hit_rate},   {"fetched_share", s.fetched_share},
                      {"cpu_share", s.cpu_share}, {"bytes_fetched", c.bytes_fetched},
                      {"bytes_cpu", c.bytes_cpu}, {"link_wait_seconds", c.link_wait_seconds}};
+  json["decode"]["link_wait_seconds"] = c.decode_link_wait_seconds;
+  json["decode"]["cpu_wait_seconds"] = c.cpu_wait_seconds;
+  json["decode"]["attention_seconds"] = c.attention_seconds;
+  json["drift"] = drift_json(s.drift);
   json["look_ahead"] = {{"predicted", c.expert_predicted},
                         {"prefetched", c.expert_prefetched},
                         {"useful", c.prefetch_useful},
@@ -133,8 +183,8 @@ std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
   char text[160];
   const auto add = [&line, &text] { line += std::string(" | ") + text; };
   if (c.decode_steps > 0) {
-    std::snprintf(text, sizeof text, "%.1f tok/s | %.2f ms a step | %.1f GB/s", s.decode_tok_s, s.decode_ms_per_step,
-                  s.decode_gbps);
+    std::snprintf(text, sizeof text, "%.1f tok/s | %.2f ms a step | %s", s.decode_tok_s, s.decode_ms_per_step,
+                  rate_text(1e9 * s.decode_gbps).c_str());
     add();
     if (profile.ceiling_gbps > 0) line += " = " + percent(s.ceiling_share) + " of ceiling";
     if (c.expert_hits + c.expert_fetched + c.expert_cpu > 0) line += " | hits " + percent(s.hit_rate);
@@ -154,6 +204,11 @@ std::string stats_line(const ServedProfile& profile, const ServiceStats& s) {
     std::snprintf(text, sizeof text, ", achieved %.2fx", s.achieved_over_predicted);
     line += text;
   }
+  const DriftState drift = s.drift.summary.state;
+  if (drift == DriftState::kBelow || drift == DriftState::kAbove) {
+    line += std::string(" | drift: ") + std::string(drift_state_name(drift)) + " the band";
+  }
+  if (!s.drift.fell_back_from.empty()) line += " | fell back from " + s.drift.fell_back_from;
   if (!c.logits_hash.empty()) line += " | logits " + c.logits_hash.substr(0, 16);
   return line + (profile.synthetic_weights ? " | synthetic weights" : "");
 }

@@ -17,18 +17,24 @@ constexpr int64_t kDefaultCompletionTokens = 16;  // of the API reference
 
 class EngineExecutor : public StepExecutor {
  public:
-  explicit EngineExecutor(Engine& engine) : engine_(engine) {}
+  EngineExecutor(Engine& engine, ServiceWatch& watch) : engine_(engine), watch_(watch) {}
   int max_batch() const override { return engine_.config().max_batch; }
   int64_t max_context() const override { return engine_.config().max_context; }
   int prefill_chunk() const override { return engine_.config().prefill_chunk; }
   int64_t vocab() const override { return engine_.geometry().vocab; }
   int open_sequence() override { return engine_.open_sequence(); }
   void close_sequence(int sequence) override { engine_.close_sequence(sequence); }
-  std::span<const float> step(std::span<const TokenRun> runs) override { return engine_.step(runs); }
+  std::span<const float> step(std::span<const TokenRun> runs) override {
+    const double begin = now_seconds();
+    const std::span<const float> logits = engine_.step(runs);
+    watch_.stepped(runs, now_seconds() - begin);
+    return logits;
+  }
   std::span<const LargestLogit> largest_logits() const override { return engine_.largest_logits(); }
 
  private:
   Engine& engine_;
+  ServiceWatch& watch_;
 };
 
 // Bytes of weights that the decode steps so far read: dense ones once a step, an expert once an activation. On a GPU
@@ -152,26 +158,35 @@ bool Generation::next(std::string& text) {
 }
 
 struct Service::State {
-  State(Engine& engine_, const TextModel& text_, ServedProfile profile_)
-      : engine(engine_), text(text_), profile(std::move(profile_)), executor(engine_), scheduler(executor) {}
+  State(Engine& engine_, const TextModel& text_, ServedProfile profile_, DriftOptions drift_options)
+      : engine(engine_),
+        text(text_),
+        profile(std::move(profile_)),
+        watch(engine_, std::move(drift_options)),
+        executor(engine_, watch),
+        scheduler(executor) {}
 
   Engine& engine;
   const TextModel& text;
   ServedProfile profile;
+  ServiceWatch watch;
   EngineExecutor executor;
   Scheduler scheduler;
   double started = now_seconds();
   mutable std::mutex snapshot_mutex;
   EngineCounters counters;
   EngagedRecord engaged;
+  DriftStats drift;
   std::thread thread;
 
   void snapshot() {
     EngineCounters now = engine.counters();
     EngagedRecord record = engine.engaged();
+    DriftStats watched = watch.stats();
     const std::lock_guard lock(snapshot_mutex);
     counters = std::move(now);
     engaged = std::move(record);
+    drift = std::move(watched);
   }
   void loop() {
     double last = 0;
@@ -179,6 +194,7 @@ struct Service::State {
     while (!scheduler.stopped()) {
       scheduler.wait_for_work();
       while (scheduler.run_once()) {
+        watch.between_steps();
         if (now_seconds() - last < kSnapshotSeconds) continue;
         snapshot();
         last = now_seconds();
@@ -188,8 +204,8 @@ struct Service::State {
   }
 };
 
-Service::Service(Engine& engine, const TextModel& text, ServedProfile profile)
-    : state_(std::make_unique<State>(engine, text, std::move(profile))) {
+Service::Service(Engine& engine, const TextModel& text, ServedProfile profile, DriftOptions drift)
+    : state_(std::make_unique<State>(engine, text, std::move(profile), std::move(drift))) {
   state_->thread = std::thread([state = state_.get()] { state->loop(); });
 }
 
@@ -236,6 +252,7 @@ ServiceStats Service::stats() const {
     const std::lock_guard lock(state_->snapshot_mutex);
     stats.engine = state_->counters;
     stats.engaged = state_->engaged;
+    stats.drift = state_->drift;
   }
   derive(stats, state_->engine.formats(), state_->profile);
   return stats;

@@ -13,6 +13,7 @@
 #include "engine/runtime/engine.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/server/openai.h"
+#include "engine/server/service_watch.h"
 #include "engine/text/text_model.h"
 
 namespace ft {
@@ -45,6 +46,7 @@ struct ServiceStats {
   double cpu_share = 0;
   double single_tok_s = 0;             // of the decode steps with one sequence
   double achieved_over_predicted = 0;  // of them: the prediction is for one sequence
+  DriftStats drift;
 };
 
 // A request's prompt as ids, and the length of its answer: what was asked for, or what the API reference says. Throws
@@ -78,7 +80,8 @@ class Generation {
 
 class Service {
  public:
-  Service(Engine& engine, const TextModel& text, ServedProfile profile);
+  // Without expectations in `drift` nothing is judged.
+  Service(Engine& engine, const TextModel& text, ServedProfile profile, DriftOptions drift = {});
   ~Service();  // stop(); every Generation must be gone
   // Ends what runs as cancelled and takes no more requests. Generations wake with Error(kCapacity).
   void stop();

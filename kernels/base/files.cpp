@@ -189,4 +189,14 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   }
 }
 
+void check_output(std::string_view option, const std::string& path) {
+  try {
+    check_writable(path);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.what = std::string(option) + " refused, " + parts.what;
+    throw Error(ErrorKind::kUsage, std::move(parts));
+  }
+}
+
 }  // namespace ft

@@ -48,5 +48,7 @@ void write_file_atomically(const std::string& path, std::string_view content);
 // Throws what write_file_atomically would, before the work whose result shall be written: makes a temporary file in
 // the folder and removes it. A disk that is too full for the content is still found only when writing.
 void check_writable(const std::string& path);
+// The same for the file that an option names: throws kUsage, so that a command line that cannot work is refused.
+void check_output(std::string_view option, const std::string& path);
 
 }  // namespace ft

@@ -1,48 +1,18 @@
 #include "kernels/host/cgroup.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/error.h"
-#include "kernels/base/json.h"
+#include "kernels/host/proc_text.h"
 
 namespace ft {
 namespace {
 
-constexpr size_t kMaxFileBytes = 16u << 20;  // mountinfo of a container host; the others are far smaller
-constexpr int kMaxDepth = 64;                // folders walked up from a group to its mount
+constexpr int kMaxDepth = 64;  // folders walked up from a group to its mount
 // Version 1 writes "no limit" as the largest multiple of the page size; no machine has this much.
 constexpr int64_t kUnlimitedBytes = int64_t{1} << 60;
-
-std::string read_or_empty(const std::string& path) {
-  try {
-    return read_text_file(path, kMaxFileBytes);
-  } catch (const Error&) {
-    return {};
-  }
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
-
-std::optional<int64_t> parse_number(std::string_view text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  int64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> read_number(const std::string& path) { return parse_number(read_or_empty(path)); }
+constexpr int64_t kMaxCounter = int64_t{1} << 56;  // us or periods: two thousand years, so that sums cannot overflow
 
 // mountinfo writes space, tab, newline and backslash as three octal digits.
 std::string unescape(std::string_view text) {
@@ -61,7 +31,7 @@ std::string unescape(std::string_view text) {
 }
 
 bool contains(std::string_view list, std::string_view item) {
-  const std::vector<std::string_view> parts = split(list, ',');
+  const std::vector<std::string_view> parts = split_text(list, ',');
   return std::find(parts.begin(), parts.end(), item) != parts.end();
 }
 
@@ -78,8 +48,8 @@ struct Mount {
 
 // Fields of mountinfo, proc(5): id parent major:minor ROOT POINT options [tags...] - TYPE source SUPER-OPTIONS.
 std::optional<Mount> find_mount(const std::string& mountinfo, bool version_2, std::string_view controller) {
-  for (const std::string_view line : split(mountinfo, '\n')) {
-    const std::vector<std::string_view> fields = split(line, ' ');
+  for (const std::string_view line : split_text(mountinfo, '\n')) {
+    const std::vector<std::string_view> fields = split_text(line, ' ');
     const auto dash = std::find(fields.begin(), fields.end(), "-");
     if (fields.size() < 6 || fields.end() - dash < 4) continue;
     const std::string_view type = dash[1];
@@ -104,10 +74,10 @@ std::vector<std::string> folders_up(const std::string& root, const Mount& mount,
 }
 
 std::vector<Hierarchy> find_hierarchies(const std::string& root, std::string_view controller) {
-  const std::string groups = read_or_empty(root + "/proc/self/cgroup");
-  const std::string mountinfo = read_or_empty(root + "/proc/self/mountinfo");
+  const std::string groups = read_proc_text(root + "/proc/self/cgroup");
+  const std::string mountinfo = read_proc_text(root + "/proc/self/mountinfo");
   std::vector<Hierarchy> found;
-  for (const std::string_view line : split(groups, '\n')) {  // id:controllers:path, path may hold colons
+  for (const std::string_view line : split_text(groups, '\n')) {  // id:controllers:path, path may hold colons
     const size_t first = line.find(':');
     const size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos || second + 1 >= line.size() || line[second + 1] != '/') continue;
@@ -130,14 +100,14 @@ std::optional<double> folder_quota(const std::string& folder, bool version_2) {
   std::optional<int64_t> quota;
   std::optional<int64_t> period;
   if (version_2) {  // "max 100000" or "200000 100000"
-    const std::string text = read_or_empty(folder + "/cpu.max");
+    const std::string text = read_proc_text(folder + "/cpu.max");
     const size_t space = text.find(' ');
     if (space == std::string::npos) return std::nullopt;
-    quota = parse_number(std::string_view(text).substr(0, space));
-    period = parse_number(std::string_view(text).substr(space + 1));
+    quota = parse_proc_number(std::string_view(text).substr(0, space));
+    period = parse_proc_number(std::string_view(text).substr(space + 1));
   } else {
-    quota = read_number(folder + "/cpu.cfs_quota_us");  // -1: none
-    period = read_number(folder + "/cpu.cfs_period_us");
+    quota = read_proc_number(folder + "/cpu.cfs_quota_us");  // -1: none
+    period = read_proc_number(folder + "/cpu.cfs_period_us");
   }
   if (!quota.has_value() || !period.has_value() || *quota <= 0 || *period <= 0) return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
@@ -145,29 +115,69 @@ std::optional<double> folder_quota(const std::string& folder, bool version_2) {
 
 int64_t file_cache_bytes(const std::string& folder, bool version_2) {
   int64_t bytes = 0;
-  const std::string text = read_or_empty(folder + "/memory.stat");
-  for (const std::string_view line : split(text, '\n')) {
+  const std::string text = read_proc_text(folder + "/memory.stat");
+  for (const std::string_view line : split_text(text, '\n')) {
     const size_t space = line.find(' ');
     if (space == std::string_view::npos) continue;
     const std::string_view key = line.substr(0, space);
     const bool counts = version_2 ? key == "inactive_file" || key == "active_file"
                                   : key == "total_inactive_file" || key == "total_active_file";
-    if (counts) bytes += parse_number(line.substr(space + 1)).value_or(0);
+    if (counts) bytes += parse_proc_number(line.substr(space + 1)).value_or(0);
   }
   return bytes;
 }
 
 void add_folder_memory(const std::string& folder, bool version_2, CgroupMemory& memory) {
-  std::optional<int64_t> limit = read_number(folder + (version_2 ? "/memory.max" : "/memory.limit_in_bytes"));
-  if (version_2) lower(limit, read_number(folder + "/memory.high"));  // above it the kernel slows the process down
+  std::optional<int64_t> limit = read_proc_number(folder + (version_2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  if (version_2) lower(limit, read_proc_number(folder + "/memory.high"));  // above it the kernel slows the process down
   if (!limit.has_value() || *limit < 0 || *limit >= kUnlimitedBytes) return;
   lower(memory.limit_bytes, limit);
-  const int64_t used = read_number(folder + (version_2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
+  const int64_t used =
+      read_proc_number(folder + (version_2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
   const int64_t in_use = std::max<int64_t>(used - file_cache_bytes(folder, version_2), 0);
   lower(memory.available_bytes, std::optional<int64_t>(std::max<int64_t>(*limit - in_use, 0)));
 }
 
+void add(std::optional<int64_t>& sum, std::optional<int64_t> more) {
+  if (more.has_value() && *more >= 0) sum = std::min(kMaxCounter, sum.value_or(0) + std::min(*more, kMaxCounter));
+}
+
 }  // namespace
+
+CgroupThrottling cgroup_throttling(const std::string& root) {
+  CgroupThrottling sum;
+  for (const Hierarchy& hierarchy : find_hierarchies(root, "cpu")) {
+    for (const std::string& folder : hierarchy.folders) {
+      const std::string text = read_proc_text(folder + "/cpu.stat");
+      const std::optional<int64_t> nanoseconds = find_proc_number(text, "throttled_time");  // version 1
+      const std::optional<int64_t> usec =
+          nanoseconds ? std::optional(*nanoseconds / 1000) : find_proc_number(text, "throttled_usec");
+      add(sum.throttled_usec, usec);
+      add(sum.throttled_periods, find_proc_number(text, "nr_throttled"));
+      add(sum.periods, find_proc_number(text, "nr_periods"));
+    }
+  }
+  return sum;
+}
+
+std::optional<int64_t> cgroup_memory_stall_usec(const std::string& root) {
+  for (const Hierarchy& hierarchy : find_hierarchies(root, "memory")) {
+    if (!hierarchy.version_2 || hierarchy.folders.empty()) continue;
+    const auto stalled = parse_stall_usec(read_proc_text(hierarchy.folders.front() + "/memory.pressure"));
+    if (stalled) return stalled;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> parse_stall_usec(std::string_view text) {
+  constexpr std::string_view kTotal = "total=";
+  for (const std::string_view line : split_text(text, '\n')) {
+    if (!line.starts_with("some ")) continue;
+    const size_t at = line.find(kTotal);
+    return at == std::string_view::npos ? std::nullopt : parse_proc_number(line.substr(at + kTotal.size()));
+  }
+  return std::nullopt;
+}
 
 std::optional<double> cgroup_quota_cores(const std::string& root) {
   std::optional<double> quota;

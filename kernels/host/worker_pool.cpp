@@ -137,8 +137,10 @@ struct alignas(kLineBytes) ThreadWaits {
   Waiter waiter;
   std::array<std::atomic<uint64_t>, kBuckets> count{};
   std::atomic<uint64_t> over_1ms{0};
+  double total_seconds = 0;  // read by its thread alone
 
   void add(double seconds) {
+    total_seconds += seconds;
     count[static_cast<size_t>(bucket_of(seconds))].fetch_add(1, std::memory_order_relaxed);
     if (seconds > 1e-3) over_1ms.fetch_add(1, std::memory_order_relaxed);
   }
@@ -332,6 +334,8 @@ void WorkerPool::barrier(Idle idle, void* context) {
   }
   s.timed_wait(s.passed, passed, idle, context);
 }
+
+double WorkerPool::caller_wait_seconds() const { return state_->waits[0].total_seconds; }
 
 WaitHistogram WorkerPool::wait_histogram() const {
   WaitHistogram sum;

@@ -64,6 +64,9 @@ class WorkerPool {
             const_cast<void*>(static_cast<const void*>(&idle)));
   }
 
+  // How long the thread that calls run() has waited for the others, in barriers and at the end of run(), since the
+  // start. Read by that thread.
+  double caller_wait_seconds() const;
   WaitHistogram wait_histogram() const;  // sums over threads since the start or the last reset
   void reset_wait_histogram();
 

@@ -109,12 +109,21 @@ TEST_CASE("check_writable refuses what writing would refuse, and changes nothing
   ft::write_file_atomically(folder / "file", "old");
   ft::check_writable(folder / "file");
   ft::check_writable(folder / "new");
+  ft::check_output("--json", folder / "new");
   CHECK(ft::read_text_file(folder / "file") == "old");
   CHECK(folder.entries() == 1);
   for (const std::string& path : {folder / "none/f", std::string(folder.path()), std::string("/dev/null"),
                                   folder / "file/f", folder / std::string(256, 'x')}) {
     CAPTURE(path);
     CHECK_THROWS_AS(ft::check_writable(path), ft::Error);
+    try {
+      ft::check_output("--json", path);
+      FAIL_CHECK("accepted");
+    } catch (const ft::Error& error) {
+      CHECK(error.kind() == ft::ErrorKind::kUsage);
+      CHECK(contains(error.what(), "--json refused, "));
+      CHECK(contains(error.what(), path));
+    }
   }
   CHECK(folder.entries() == 1);
 }

@@ -10,6 +10,7 @@
 #include "engine/model/checkpoint.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/size_text.h"
 #include "kernels/base/statistics.h"
 #include "kernels/host/worker_pool.h"
 #include "tests/bench/bench.h"
@@ -62,8 +63,8 @@ void report_loads(Bench& bench, const std::string& name, const MadeCheckpoint& m
   constexpr double kRateGoal = 5, kMemoryGoal = 1.1;
   const double gigabytes = static_cast<double>(made.bytes) * 1e-9;
   char note[128];
-  std::snprintf(note, sizeof note, "%.1f GB in %.2f s, median of %zu loads, %d threads", gigabytes, median(seconds),
-                seconds.size(), bench.threads());
+  std::snprintf(note, sizeof note, "%s in %.2f s, median of %zu loads, %d threads", size_text(made.bytes).c_str(),
+                median(seconds), seconds.size(), bench.threads());
   bench.report.goal({"loading",
                      name + " checkpoint to banks, warm page cache",
                      gigabytes / median(seconds),
@@ -72,8 +73,7 @@ void report_loads(Bench& bench, const std::string& name, const MadeCheckpoint& m
                      false,
                      {},
                      note});
-  std::snprintf(note, sizeof note, "dense weights that stay, %.1f GB here, not counted",
-                static_cast<double>(dense_bytes) * 1e-9);
+  std::snprintf(note, sizeof note, "dense weights that stay, %s here, not counted", size_text(dense_bytes).c_str());
   bench.report.goal({"loading", name + " peak host memory over banks", memory_ratio, "x", kMemoryGoal, true, {}, note});
   Samples samples;
   samples.name = name;

@@ -41,7 +41,7 @@ void print_line(std::FILE* to, std::string_view text) {
 int run(const ParsedOptions& parsed) {
   BenchOptions options = bench_options(parsed);
   const std::optional<std::string> json = parsed.optional_text("--json");
-  if (json) check_writable(*json);
+  if (json) check_output("--json", *json);
   install_interrupt_handler();
   const TemporaryFolder folder;
   options.folder = folder.path();

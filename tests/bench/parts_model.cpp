@@ -5,6 +5,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/size_text.h"
 #include "kernels/base/statistics.h"
 #include "tests/bench/bench.h"
 
@@ -20,12 +21,6 @@ namespace {
 
 constexpr int kSamples = 16;
 
-std::string gigabytes(double bytes) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.3f GB", bytes * 1e-9);
-  return text;
-}
-
 }  // namespace
 
 void run_dense(ModelCase& one) {
@@ -39,7 +34,7 @@ void run_dense(ModelCase& one) {
   engine->set_routing(one.traces("q38-mixed").tails(1));
   const double seconds = resident_seconds(*engine, 1, kShortContext, 2 * kSamples);
   const double bytes = one.resident_bytes(one.geometry.top_k, 1, kShortContext);
-  bench.report.info("dense", std::string(one.geometry.name) + " T_res", seconds * 1e6, "us", gigabytes(bytes));
+  bench.report.info("dense", std::string(one.geometry.name) + " T_res", seconds * 1e6, "us", size_text(bytes));
   if (bench.ceilings.device_read <= 0)
     return bench.report.not_run("dense", name, "the device's read rate is not measured");
   const double ratio = seconds * bench.ceilings.device_read / bytes;
@@ -69,7 +64,7 @@ void run_attention(ModelCase& one) {
       static_cast<double>(one.model.weights->geometry.kv_bytes_per_token() * (longest - kShortContext));
   const double seconds = median(differences);
   bench.report.info("attention", std::string(one.geometry.name) + " attention at 32k", seconds * 1e6, "us",
-                    gigabytes(bytes) + " of keys and values");
+                    size_text(bytes) + " of keys and values");
   if (bench.ceilings.device_read <= 0) {
     return bench.report.not_run("attention", name, "the device's read rate is not measured");
   }

@@ -20,6 +20,8 @@ TEST_CASE("a line says how far, how fast and how long still") {
 TEST_CASE("at the end it says what it took") {
   CHECK(load_summary({"packing weights", 57'200'000'000, 57'200'000'000}, 10) ==
         "packing weights: 57.2 GB in 10.0 s, 5.7 GB/s");
-  CHECK(load_summary({"packing weights", 16'000'000, 16'000'000}, 0.001) == "packing weights: 0.0 GB in 0.0 s");
+  CHECK(load_summary({"packing weights", 16'000'000, 16'000'000}, 0.001) == "packing weights: 16.0 MB in 0.0 s");
+  CHECK(load_line({"packing weights", 4'000'000, 16'000'000}, 2) ==
+        "packing weights:  25 %, 4.0 of 16.0 MB, 2.0 MB/s, 6 s left");
   CHECK(load_summary({"nothing", 0, 0}, 10) == "nothing: done");
 }

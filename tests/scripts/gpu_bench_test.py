@@ -172,6 +172,22 @@ class WrapperTest(unittest.TestCase):
             done = subprocess.run([str(root / "gpu-bench"), "--quick"], capture_output=True, text=True, env=environment, check=False)
             self.assertEqual((done.returncode, done.stdout), (3, f"{root}/lib --bundled {root}/data/tiny-moe --quick\n"))
 
+    def test_output_that_cannot_be_written_is_refused_before_anything_is_measured(self):
+        program = pathlib.Path(os.environ.get("ENGINE_BUILD_DIR", SCRIPTS.parent / "build")) / "tests/bench/gpu-bench"
+        if not program.exists():
+            self.skipTest("gpu-bench is not built: scripts/build --tests")
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (folder, folder + "/none/out.json", "/dev/null"):
+                done = subprocess.run([program, "--device", "host", "--json", path], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertIn("--json refused", done.stderr)
+                self.assertIn(path, done.stderr)
+
+    def test_a_bundle_goes_into_one_folder(self):
+        done = subprocess.run([SCRIPTS / "device-bundle", "--no-build", "one", "two"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertIn("one folder only: 'one' and 'two'", done.stderr)
+
     def test_help_says_how(self):
         done = subprocess.run([str(SCRIPTS / "gpu-bench"), "--help"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0)

@@ -54,6 +54,11 @@ TEST_CASE("numbers alone give models, candidates, a decision and what is served"
   CHECK(conclusion.serve.strategy == "offload");
   CHECK(conclusion.serve.slots == candidates.back().config.slots);
   CHECK(conclusion.decision.gap == doctest::Approx(1).epsilon(0.01));
+  // The engine is told to expect what was measured, and offload has nothing to fall back to.
+  REQUIRE(conclusion.serve.expected.size() == bench.input.contexts.size() * bench.input.batches.size());
+  CHECK(conclusion.serve.expected[0].tok_s == conclusion.decision.measured_tok_s);
+  CHECK(!conclusion.serve.fallback.has_value());
+  CHECK(unconfirmed.serve.expected[0].tok_s == unconfirmed.decision.predicted_tok_s);
 }
 
 TEST_CASE("without what the fit needs, or with a trace shorter than the batch, it says so") {

@@ -59,7 +59,7 @@ TEST_CASE("a device is chosen by what was asked and what is there") {
   gpu.free_bytes = kDeviceReserveBytes - 1;
   CHECK(offered_device_bytes(gpu) == 0);
   CHECK(bank_times_text({48'000'000'000, 3, 1}) ==
-        "48 GB ready in 4.00 s: 12.0 GB/s (filled in 3.00 s, registered in 1.00 s)");
+        "48.0 GB ready in 4.00 s: 12.0 GB/s (filled in 3.00 s, registered in 1.00 s)");
 }
 
 TEST_CASE("a slowed link needs a GPU and is a pinned knob") {

@@ -80,10 +80,22 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   graphs_.resize(static_cast<size_t>(config_.max_batch));
   dense_graphs_.resize(graphs_.size());
   sweep_graphs_.resize(graphs_.size());
+  capture_steps();
+}
+
+void CudaBackend::capture_steps() {
   if (config_.no_wait) return;
   for (int n = 1; n <= config_.max_batch; ++n) {
     graphs_[static_cast<size_t>(n) - 1] = capture_forward(n, cuda::Placement::kTable);
   }
+}
+
+// Which arms a step has, and how many experts it promotes, is in its graph; config_ is the engine's and has changed.
+void CudaBackend::change_split(const SplitTable& fetch_of_misses, int64_t) {
+  main_.synchronize();
+  moe_.upload_split(fetch_of_misses);
+  for (cuda::Graph& graph : dense_graphs_) graph = {};  // captured again when it is asked for
+  capture_steps();
 }
 
 CudaBackend::~CudaBackend() { main_.synchronize(); }
@@ -304,6 +316,7 @@ void CudaBackend::add_counters(EngineCounters& counters) const {
   counters.prefetch_useful += device.useful;
   counters.bytes_fetched += (device.fetched + device.promoted + device.prefetched) * blob;
   counters.bytes_cpu += device.cpu * blob;
+  counters.cpu_wait_seconds += 1e-9 * static_cast<double>(device.wait_nanoseconds);
   for (size_t i = 0; i < counters.misses_histogram.size(); ++i) {
     counters.misses_histogram[i] += device.misses_histogram[i];
   }

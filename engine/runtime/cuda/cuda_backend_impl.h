@@ -46,6 +46,7 @@ class CudaBackend final : public ServeBackend {
     moe_.restore(content);
     slots_dirty_ = false;
   }
+  void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) override;
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -87,6 +88,7 @@ class CudaBackend final : public ServeBackend {
   void launch_forward();
   void launch_end(int64_t rows);
   void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
+  void capture_steps();
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
   // As finish_step counts: 0 is skipped when the number wraps.
   void next_step() { step_number_ = step_number_ == UINT32_MAX ? 1 : step_number_ + 1; }

@@ -65,6 +65,9 @@ class CudaMoe {
   // What the last launch tells the host by.
   cuda::EndStepArgs end_of_step() const;
 
+  // The split of misses from the next step on; which arms a step has is fixed when its graph is captured.
+  void upload_split(const SplitTable& fetch_of_misses);
+
   // Plans from outside for the next kGiven calls: copied to the device on the main stream by upload_given, which may be
   // captured; set_given writes the pinned side.
   void set_given(std::span<const LayerPlan> plans);

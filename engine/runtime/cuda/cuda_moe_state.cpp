@@ -40,9 +40,7 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
   cuda::fill_zero(activated_.data(), activated_.bytes(), main_.handle());  // padding of rows stays zero
   cuda::fill_zero(step_number_.data(), step_number_.bytes(), main_.handle());
   cuda::fill_zero(arrived_.data(), arrived_.bytes(), main_.handle());
-  std::vector<int32_t> split(config_.fetch_of_misses.begin(), config_.fetch_of_misses.end());
-  split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
-  cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
+  upload_split(config_.fetch_of_misses);
   make_table();
   make_queue();
   make_work();
@@ -57,6 +55,13 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
   SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
   if (config_.strategy == Strategy::kResident) table.fill_in_order();
   restore(table.content());
+}
+
+void CudaMoe::upload_split(const SplitTable& fetch_of_misses) {
+  std::vector<int32_t> split(fetch_of_misses.begin(), fetch_of_misses.end());
+  split.resize(static_cast<size_t>(max_distinct_) + 1, 0);
+  cuda::copy_to_device(split_.data(), split.data(), split_.bytes(), main_.handle());
+  main_.synchronize();  // `split` goes
 }
 
 SlotPolicy CudaMoe::slot_policy() const {
