@@ -67,8 +67,8 @@ class Explainer {
   void contradictions() {
     const Decision& d = profile_.decision;
     if (measured(*winner_) && d.gap > 0 && (d.gap > kStatedGap || d.gap < 1 / kStatedGap)) {
-      std::string text = fmt::format("measured contradicts predicted: {} takes {:.2f}x the predicted time",
-                                     winner_->strategy, d.gap);
+      std::string text =
+          fmt::format("measured contradicts predicted: {} takes {:.2f}x the predicted time", winner_->strategy, d.gap);
       if (d.missing_us_per_layer != 0) {
         text += fmt::format(", {:.1f} us a MoE layer {} the cost model's", std::abs(d.missing_us_per_layer),
                             d.missing_us_per_layer > 0 ? "more than" : "less than");
@@ -96,12 +96,14 @@ class Explainer {
     const std::vector<std::string> points = point_names(profile_.conditions);
     out_.choice.push_back("chosen: " + candidate_name(*winner_) + (d.reason.empty() ? "" : ": " + d.reason));
     if (!points.empty() && predicted(*winner_)) {
-      const auto better = std::count_if(profile_.candidates.begin(), profile_.candidates.end(), [&](const Candidate& c) {
-        return predicted(c) && candidate_score(c.predicted_tok_s) > candidate_score(winner_->predicted_tok_s);
-      });
+      const auto better =
+          std::count_if(profile_.candidates.begin(), profile_.candidates.end(), [&](const Candidate& c) {
+            return predicted(c) && candidate_score(c.predicted_tok_s) > candidate_score(winner_->predicted_tok_s);
+          });
       const auto all = std::count_if(profile_.candidates.begin(), profile_.candidates.end(), predicted);
-      out_.choice.push_back(fmt::format("predicted: {} tok/s at {}, number {} of {} predicted candidates over all points",
-                                        rate(winner_->predicted_tok_s[0]), points[0], better + 1, all));
+      out_.choice.push_back(
+          fmt::format("predicted: {} tok/s at {}, number {} of {} predicted candidates over all points",
+                      rate(winner_->predicted_tok_s[0]), points[0], better + 1, all));
     }
     confirmation(points);
     margin();
@@ -203,10 +205,10 @@ class Explainer {
           "by another version of the cost model",
           100 * disagrees_));
     }
-    out_.change_basis = fmt::format(
-        "{} is {:.2f}x as fast as {} {} (geometric mean over all points); the choice changes at {:.3f}x",
-        winner_->strategy, flip.lead, other_->strategy,
-        winner.residual.empty() ? "by prediction" : "as measured", needed);
+    out_.change_basis =
+        fmt::format("{} is {:.2f}x as fast as {} {} (geometric mean over all points); the choice changes at {:.3f}x",
+                    winner_->strategy, flip.lead, other_->strategy,
+                    winner.residual.empty() ? "by prediction" : "as measured", needed);
     if (flip.lead <= needed) {
       out_.missing.push_back(
           "what would have to change: nothing, the runner-up is ahead by more than a tie already; the intervals of the "

@@ -43,12 +43,17 @@ const Words* words_of(std::string_view name) {
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-std::string gigabytes(double expert_bytes, double seconds) { return fmt::format("{:.1f}", expert_bytes / seconds * 1e-9); }
+std::string gigabytes(double expert_bytes, double seconds) {
+  return fmt::format("{:.1f}", expert_bytes / seconds * 1e-9);
+}
 
 // Contentions are shares of the time alone.
 std::string contention_words(bool compute, double now, std::optional<double> factor) {
-  const std::string subject = compute ? "copies slow the CPU's work beside them by " : "the CPU's work slows copies beside it by ";
-  if (!factor) return fmt::format("{}{}: no value from {} to {} changes the choice", subject, percent(now), percent(now / kFlipRange), percent(now * kFlipRange));
+  const std::string subject =
+      compute ? "copies slow the CPU's work beside them by " : "the CPU's work slows copies beside it by ";
+  if (!factor)
+    return fmt::format("{}{}: no value from {} to {} changes the choice", subject, percent(now),
+                       percent(now / kFlipRange), percent(now * kFlipRange));
   return fmt::format("{}{}; it would have to be {}", subject, percent(now), percent(now * *factor));
 }
 
@@ -56,7 +61,9 @@ std::string contention_words(bool compute, double now, std::optional<double> fac
 
 std::string microseconds(double seconds) {
   const double us = seconds * 1e6;
-  return us >= 99.95 ? fmt::format("{:.0f} us", us) : us >= 9.995 ? fmt::format("{:.1f} us", us) : fmt::format("{:.2f} us", us);
+  return us >= 99.95   ? fmt::format("{:.0f} us", us)
+         : us >= 9.995 ? fmt::format("{:.1f} us", us)
+                       : fmt::format("{:.2f} us", us);
 }
 
 std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
@@ -72,7 +79,8 @@ std::string change_words(std::string_view name, Device device, double now, std::
   }
   const double then = now * *factor;
   const bool faster = *factor < 1;
-  const std::string amount = fmt::format("{:.{}f}x {}", faster ? 1 / *factor : *factor, std::max(*factor, 1 / *factor) < 1.1 ? 3 : 2, faster ? "faster" : "slower");
+  const std::string amount = fmt::format("{:.{}f}x {}", faster ? 1 / *factor : *factor,
+                                         std::max(*factor, 1 / *factor) < 1.1 ? 3 : 2, faster ? "faster" : "slower");
   std::string detail = fmt::format("{} -> {}{}", microseconds(now), microseconds(then), per);
   if (name == "s_f" && expert_bytes > 0) {
     return fmt::format("the {} would have to carry {} GB/s of experts instead of {}: {} ({})",
@@ -80,7 +88,8 @@ std::string change_words(std::string_view name, Device device, double now, std::
                        gigabytes(expert_bytes, now), amount, detail);
   }
   if (name == "s_c") {
-    if (expert_bytes > 0) detail += fmt::format(", {} -> {} GB/s", gigabytes(expert_bytes, now), gigabytes(expert_bytes, then));
+    if (expert_bytes > 0)
+      detail += fmt::format(", {} -> {} GB/s", gigabytes(expert_bytes, now), gigabytes(expert_bytes, then));
     return fmt::format("{} {} per expert ({})", what, amount, detail);
   }
   return fmt::format("{} {} ({})", what, amount, detail);

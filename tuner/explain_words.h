@@ -9,8 +9,8 @@
 
 namespace ft {
 
-// name: of a FlipKnob. now: its value, > 0. factor: empty: no value in the range changes the choice. expert_bytes: of one
-// expert; 0: not known.
+// name: of a FlipKnob. now: its value, > 0. factor: empty: no value in the range changes the choice. expert_bytes: of
+// one expert; 0: not known.
 std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
                          double expert_bytes);
 

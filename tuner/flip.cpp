@@ -17,7 +17,8 @@ std::vector<FlipKnob> make_knobs() {
   std::vector<FlipKnob> knobs;
   for (const CostTermInfo& term : cost_terms()) {
     if (term.term >= CostTerm::kCopyEngineFixed) continue;
-    knobs.push_back({term.name, term.unit, [id = term.term](CandidateModel& m) -> double& { return cost_value(m, id); }});
+    knobs.push_back(
+        {term.name, term.unit, [id = term.term](CandidateModel& m) -> double& { return cost_value(m, id); }});
   }
   knobs.push_back({"dense_fixed", "s", [](CandidateModel& m) -> double& { return m.dense.fixed; }});
   knobs.push_back({"dense_per_token", "s", [](CandidateModel& m) -> double& { return m.dense.per_token; }});

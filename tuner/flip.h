@@ -1,5 +1,5 @@
-// Which cost would have to change, by how much, for another candidate to be chosen: one parameter of the cost model at a
-// time, everything else as it is. Pure.
+// Which cost would have to change, by how much, for another candidate to be chosen: one parameter of the cost model at
+// a time, everything else as it is. Pure.
 //
 // Both candidates keep their split, slots and threads; a new tuning could find better ones. The parameter changes for
 // every thread count alike: a CPU that is faster is faster for both.
@@ -44,9 +44,9 @@ struct FlipTerm {
 };
 
 struct Flip {
-  double lead = 0;     // winner's rate over the other's, geometric mean over all points
-  double predicted_lead = 0;  // the same without residuals
-  double needed = 0;   // the other is chosen when the lead is at most this
+  double lead = 0;              // winner's rate over the other's, geometric mean over all points
+  double predicted_lead = 0;    // the same without residuals
+  double needed = 0;            // the other is chosen when the lead is at most this
   std::vector<FlipTerm> terms;  // nearest first, then those without a factor in the order of flip_knobs()
 };
 

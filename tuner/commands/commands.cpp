@@ -5,6 +5,7 @@ namespace {
 
 const Command kCommands[] = {
     {&kCheckCommand, run_check},
+    {&kExplainCommand, run_explain},
 };
 
 }  // namespace

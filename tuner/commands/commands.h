@@ -10,6 +10,7 @@
 namespace ft {
 
 int run_check(const ParsedOptions& options);
+int run_explain(const ParsedOptions& options);
 
 // All of them, in the order of --help.
 std::span<const Command> tune_commands();

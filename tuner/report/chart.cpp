@@ -74,7 +74,8 @@ void put_mark(Markup& svg, double x, double y, Shape shape, bool hollow, const s
       polygon(at(0, -kMark * 1.2) + " " + at(kMark * 1.15, kMark) + " " + at(-kMark * 1.15, kMark));
       break;
     case Shape::kDiamond:
-      polygon(at(0, -kMark * 1.35) + " " + at(kMark * 1.35, 0) + " " + at(0, kMark * 1.35) + " " + at(-kMark * 1.35, 0));
+      polygon(at(0, -kMark * 1.35) + " " + at(kMark * 1.35, 0) + " " + at(0, kMark * 1.35) + " " +
+              at(-kMark * 1.35, 0));
       break;
     case Shape::kCross:
       svg.open("path", {{"d", "M" + at(-kMark, -kMark) + " L" + at(kMark, kMark) + " M" + at(-kMark, kMark) + " L" +
@@ -104,7 +105,8 @@ struct Range {
 };
 
 int ticks_that_fit(double width, const Range& range) {
-  const size_t length = std::max(tick_label(range.low, range.high / 10).size(), tick_label(range.high, range.high / 10).size());
+  const size_t length =
+      std::max(tick_label(range.low, range.high / 10).size(), tick_label(range.high, range.high / 10).size());
   const double room = std::max(34.0, kTextWidth * static_cast<double>(length) + 14);
   return std::clamp(static_cast<int>(width / room), 3, kMaxTicks);
 }
@@ -226,7 +228,8 @@ Markup draw_chart(const XyChart& chart) {
     const double x = frame.x(*chart.x_mark);
     put_line(svg, x, frame.top() - 4, x, frame.bottom(), "ceiling");
     const bool right_half = x > (frame.left() + frame.right()) / 2;
-    put_text(svg, x + (right_half ? -5 : 5), frame.bottom() - 6, chart.x_mark_label, "note", right_half ? "end" : "start");
+    put_text(svg, x + (right_half ? -5 : 5), frame.bottom() - 6, chart.x_mark_label, "note",
+             right_half ? "end" : "start");
   }
   for (const ChartSeries& series : chart.series) draw_series(svg, frame, series, chart.x_log, chart.y_log);
   svg.close();
@@ -272,7 +275,9 @@ Markup draw_bars(const BarChart& chart) {
     const bool last = i + 1 == scale.ticks.size();
     const std::string label = scale.ticks[i].label + (last ? " " + chart.unit : "");
     put_text(svg, last ? right + kRight - 2 : x(scale.ticks[i].value), bottom + 16, label, "tick",
-             i == 0 ? "start" : last ? "end" : "middle");
+             i == 0 ? "start"
+             : last ? "end"
+                    : "middle");
   }
   svg.close();
   return svg;
@@ -315,7 +320,9 @@ Markup draw_stacked(const StackedChart& chart) {
     const bool last = i + 1 == scale.ticks.size();
     const std::string label = scale.ticks[i].label + (last ? " " + chart.unit : "");
     put_text(svg, last ? right + kRight - 2 : x(scale.ticks[i].value), bottom + 16, label, "tick",
-             i == 0 ? "start" : last ? "end" : "middle");
+             i == 0 ? "start"
+             : last ? "end"
+                    : "middle");
   }
   svg.close();
   return svg;
@@ -357,7 +364,9 @@ Markup draw_legend(const std::vector<LegendEntry>& entries) {
   list.open("ul", {{"class", "legend"}});
   for (const LegendEntry& entry : entries) {
     list.open("li");
-    list.open("svg", {{"viewBox", "0 0 24 12"}, {"class", "key"}, {"aria-hidden", "true"}, {"xmlns", "http://www.w3.org/2000/svg"}});
+    list.open(
+        "svg",
+        {{"viewBox", "0 0 24 12"}, {"class", "key"}, {"aria-hidden", "true"}, {"xmlns", "http://www.w3.org/2000/svg"}});
     if (entry.line) put_line(list, 1, 6, 23, 6, "line " + entry.style + (entry.dashed ? " dashed" : ""));
     put_mark(list, 12, 6, entry.shape, entry.hollow, entry.style);
     list.close().text(entry.name).close();

@@ -38,10 +38,10 @@ struct XyChart {
   std::string x_label, y_label;
   bool x_log = false, y_log = false;
   bool x_from_zero = false, y_from_zero = false;
-  std::optional<double> y_high;      // at least so far
-  bool square = false;               // one scale for both axes, with the line y = x
-  std::optional<double> band;        // square: y from x / (1 + band) to x (1 + band)
-  std::optional<double> x_mark;      // a vertical line
+  std::optional<double> y_high;  // at least so far
+  bool square = false;           // one scale for both axes, with the line y = x
+  std::optional<double> band;    // square: y from x / (1 + band) to x (1 + band)
+  std::optional<double> x_mark;  // a vertical line
   std::string x_mark_label;
   std::vector<ChartSeries> series;
 };
