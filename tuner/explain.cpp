@@ -205,10 +205,11 @@ class Explainer {
           "by another version of the cost model",
           100 * disagrees_));
     }
+    const char* tie = needed == 1 ? "" : needed < 1 ? ", as a tie stays with the simpler one" : ", as a tie goes to it";
     out_.change_basis =
-        fmt::format("{} is {:.2f}x as fast as {} {} (geometric mean over all points); the choice changes at {:.3f}x",
-                    winner_->strategy, flip.lead, other_->strategy,
-                    winner.residual.empty() ? "by prediction" : "as measured", needed);
+        fmt::format("{} {} is {:.3f}x as fast as {} (geometric mean over all points); below {:.3f}x {} is chosen{}",
+                    winner.residual.empty() ? "by prediction" : "as measured", winner_->strategy, flip.lead,
+                    other_->strategy, needed, other_->strategy, tie);
     if (flip.lead <= needed) {
       out_.missing.push_back(
           "what would have to change: nothing, the runner-up is ahead by more than a tie already; the intervals of the "

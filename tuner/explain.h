@@ -19,7 +19,8 @@ struct ChangeNeeded {
   std::string term, unit;        // "s_c", "s"
   double value = 0;              // now, of the candidate that it matters to most
   std::optional<double> factor;  // empty: within 1/64 to 64 it never is
-  std::string words;             // "the CPU would have to be 1.8x faster per expert (32.0 -> 17.8 us)"
+  std::string words;  // "the CPU would have to be 1.8x faster per expert (32.0 -> 17.8 us an expert)"; without a factor
+                      // what the cost is and its value
 };
 
 struct Explanation {

@@ -5,6 +5,7 @@
 
 #include "tuner/explain.h"
 #include "tuner/explain_words.h"
+#include "tuner/flip.h"
 
 namespace ft {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 constexpr size_t kWidth = 118;
 
 // "- TEXT" in lines of at most kWidth bytes, broken at spaces.
-std::string bullet(const std::string& text) {
-  std::string out, line = "- ";
+std::string bullet(const std::string& text, const std::string& sign = "- ") {
+  std::string out, line = sign;
   size_t at = 0;
   while (at < text.size()) {
     const size_t end = std::min(text.find(' ', at), text.size());
@@ -85,10 +86,12 @@ std::string changes_text(const Explanation& why) {
     if (change.factor) {
       text += bullet(fmt::format("{}: {}", change.term, change.words));
     } else {
-      never += (never.empty() ? "" : "; ") + fmt::format("{}: {}", change.term, change.words);
+      never += (never.empty() ? "" : "; ") + change.words;
     }
   }
-  if (!never.empty()) text += bullet("never: " + never);
+  if (!never.empty()) {
+    text += bullet(fmt::format("never, from 1/{0:g} to {0:g} times what they are: {1}", kFlipRange, never));
+  }
   return text + bullet("both candidates keep their split, slots and threads: a new tuning might find better ones");
 }
 
@@ -104,8 +107,9 @@ OrderedJson parts_json(const Candidate* candidate) {
 std::string explain_text(const Profile& profile) {
   const Explanation why = explain(profile);
   std::string text;
-  for (const std::string& line : why.contradictions) text += "! " + line + "\n";
-  text += section("why " + profile.decision.strategy, why.choice).substr(why.contradictions.empty() ? 1 : 0);
+  for (const std::string& line : why.contradictions) text += bullet(line, "! ");
+  const std::string choice = section("why " + profile.decision.strategy, why.choice);
+  text += text.empty() && !choice.empty() ? choice.substr(1) : choice;
   text += section("warnings", why.warnings);
   text += parts_text(profile);
   std::vector<std::string> others;

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tuner/flip.h"
-
 namespace ft {
 namespace {
 
@@ -51,10 +49,7 @@ std::string gigabytes(double expert_bytes, double seconds) {
 std::string contention_words(bool compute, double now, std::optional<double> factor) {
   const std::string subject =
       compute ? "copies slow the CPU's work beside them by " : "the CPU's work slows copies beside it by ";
-  if (!factor)
-    return fmt::format("{}{}: no value from {} to {} changes the choice", subject, percent(now),
-                       percent(now / kFlipRange), percent(now * kFlipRange));
-  return fmt::format("{}{}; it would have to be {}", subject, percent(now), percent(now * *factor));
+  return subject + percent(now) + (factor ? "; it would have to be " + percent(now * *factor) : "");
 }
 
 }  // namespace
@@ -73,9 +68,7 @@ std::string change_words(std::string_view name, Device device, double now, std::
   const std::string what = words == nullptr ? std::string(name) + " would have to be" : std::string(words->what);
   const std::string per = words == nullptr ? "" : " " + std::string(words->per);
   if (!factor) {
-    const size_t verb = what.find(" would have to be");
-    return fmt::format("{} ({}{}): no factor from 1/{:g} to {:g} changes the choice", what.substr(0, verb),
-                       microseconds(now), per, kFlipRange, kFlipRange);
+    return fmt::format("{} ({}{})", what.substr(0, what.find(" would have to be")), microseconds(now), per);
   }
   const double then = now * *factor;
   const bool faster = *factor < 1;
