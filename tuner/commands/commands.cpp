@@ -6,6 +6,7 @@ namespace {
 const Command kCommands[] = {
     {&kCheckCommand, run_check},
     {&kExplainCommand, run_explain},
+    {&kReportCommand, run_report},
 };
 
 }  // namespace
