@@ -141,8 +141,9 @@ class Frame {
     for (size_t i = 0; x_ticks && i < x_.ticks.size(); ++i) {
       const Tick& tick = x_.ticks[i];
       put_line(svg, x(tick.value), bottom_, x(tick.value), bottom_ + 4, "axis");
-      const bool last = i + 1 == x_.ticks.size() && shown_length(tick.label) > 3;  // else it would leave the chart
-      put_text(svg, last ? right_ + 8 : x(tick.value), bottom_ + 16, tick.label, "tick", last ? "end" : "middle");
+      const double half = kTextWidth * static_cast<double>(shown_length(tick.label)) / 2;
+      const bool last = x(tick.value) + half > kChartWidth - 2;  // else it would leave the chart
+      put_text(svg, last ? kChartWidth - 2 : x(tick.value), bottom_ + 16, tick.label, "tick", last ? "end" : "middle");
     }
     put_line(svg, left_, bottom_, right_, bottom_, "axis");
     put_text(svg, 2, 13, y_label, "label");
@@ -223,7 +224,12 @@ Markup draw_chart(const XyChart& chart) {
   const Frame frame(x_scale, y_scale, height);
   Markup svg = begin_svg(chart.title, kTop + height + kBottom);
   frame.draw(svg, chart.x_label, chart.y_label);
-  if (chart.square) draw_diagonal(svg, frame, x_scale, chart.band);
+  if (chart.square) {
+    for (const Tick& tick : x_scale.ticks) {
+      put_line(svg, frame.x(tick.value), frame.top(), frame.x(tick.value), frame.bottom(), "grid");
+    }
+    draw_diagonal(svg, frame, x_scale, chart.band);
+  }
   if (chart.x_mark && drawable(*chart.x_mark, chart.x_log)) {
     const double x = frame.x(*chart.x_mark);
     put_line(svg, x, frame.top() - 4, x, frame.bottom(), "ceiling");
@@ -266,7 +272,11 @@ Markup draw_bars(const BarChart& chart) {
     }
   }
   if (marked) {
-    put_line(svg, x(*chart.mark), top - 4, x(*chart.mark), bottom, "ceiling");
+    put_line(svg, x(*chart.mark), top - 4, x(*chart.mark), top + 2, "ceiling");
+    for (size_t i = 0; i < bars.size(); ++i) {  // beside the bars only: labels stay legible
+      const double y = top + kBarRow * static_cast<double>(i);
+      put_line(svg, x(*chart.mark), y + 16, x(*chart.mark), y + 20 + kBarHeight, "ceiling");
+    }
     const bool right_half = *chart.mark > scale.high / 2;
     put_text(svg, x(*chart.mark) + (right_half ? -4 : 4), 11, chart.mark_label, "note", right_half ? "end" : "start");
   }
@@ -337,7 +347,7 @@ Markup draw_columns(const ColumnChart& chart) {
   if (range.high <= 0) return nothing_to_draw(chart.title);
   const auto count = static_cast<double>(chart.values.size());
   constexpr double kHeight = 120;
-  const Scale y_scale = linear_scale(0, range.high, 4);
+  const Scale y_scale = linear_scale(0, range.high, 5);
   Scale x_scale;
   x_scale.low = -0.5;
   x_scale.high = count - 0.5;

@@ -6,8 +6,9 @@ namespace ft {
 
 Markup draw_table(const HtmlTable& table) {
   Markup out;
+  out.leaf("p", table.caption, {{"class", "caption"}, {"aria-hidden", "true"}});  // the table's label says it
   out.open("div", {{"class", "scroll"}, {"tabindex", "0"}, {"role", "region"}, {"aria-label", table.caption}});
-  out.open("table").leaf("caption", table.caption).open("thead").open("tr");
+  out.open("table", {{"aria-label", table.caption}}).open("thead").open("tr");
   const auto style = [&](size_t column) {
     return std::string(column < table.numeric.size() && table.numeric[column] ? "n" : "t");
   };
@@ -31,17 +32,29 @@ Markup draw_table(const HtmlTable& table) {
 
 Markup draw_figure(const Figure& figure) {
   Markup out;
-  out.open("figure").open("div", {{"class", "plots"}});
-  for (const Markup& chart : figure.charts) out.append(chart);
-  out.close().open("figcaption").leaf("h4", figure.title);
+  out.open("figure", {{"class", figure.charts.size() == 1 ? "one" : "several"}});
+  out.open("figcaption");
+  if (!figure.title.empty()) out.leaf("h4", figure.title);
   if (!figure.text.empty()) out.leaf("p", figure.text);
   if (!figure.legend.empty()) out.append(draw_legend(figure.legend));
-  if (!figure.table.rows.empty() && figure.open) out.append(draw_table(figure.table));
-  if (!figure.table.rows.empty() && !figure.open) {
-    out.open("details").leaf("summary", fmt::format("As a table ({} rows)", figure.table.rows.size()));
+  out.close().open("div", {{"class", "plots"}});
+  for (const Markup& chart : figure.charts) out.append(chart);
+  out.close().open("div", {{"class", "data"}});
+  const size_t rows = figure.table.rows.size();
+  if (rows > 0 && rows <= kOpenRows && figure.charts.size() == 1) {
+    out.append(draw_table(figure.table));
+  } else if (rows > 0) {
+    out.open("details").leaf("summary", fmt::format("As a table ({} rows)", rows));
     out.append(draw_table(figure.table)).close();
   }
   return out.close().close();
+}
+
+std::string sentence(const std::string& text) {
+  if (text.empty()) return text;
+  std::string out = text;
+  if (out[0] >= 'a' && out[0] <= 'z') out[0] = static_cast<char>(out[0] - 'a' + 'A');
+  return out.back() == '.' ? out : out + ".";
 }
 
 Markup paragraph(const std::string& text, const std::string& style) {

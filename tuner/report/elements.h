@@ -21,13 +21,14 @@ Markup draw_table(const HtmlTable& table);
 
 // A chart with its words: title, legend, a sentence, and the same numbers as a table for whoever cannot see it.
 struct Figure {
-  std::string title;
+  std::string title;  // empty: the section's says it
   std::string text;
   std::vector<LegendEntry> legend;
   std::vector<Markup> charts;
   HtmlTable table;
-  bool open = false;  // the table is shown without being asked for
 };
+// A table of few rows beside a single chart is shown at once; others when asked for.
+inline constexpr size_t kOpenRows = 16;
 Markup draw_figure(const Figure& figure);
 
 Markup paragraph(const std::string& text, const std::string& style = "");
@@ -35,6 +36,8 @@ Markup bullet_list(const std::vector<std::string>& items, const std::string& sty
 // Terms with their values; pairs with an empty value are left out.
 Markup term_list(const std::vector<std::pair<std::string, std::string>>& terms);
 
+// With a capital letter and a full stop.
+std::string sentence(const std::string& text);
 // "2661", "157.8": a rate.
 std::string rate_text(double tok_s);
 // "4.3 %".

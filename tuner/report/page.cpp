@@ -18,14 +18,12 @@ struct Section {
 };
 constexpr Section kSections[] = {
     {"decision", "Decision", "", decision_card},
-    {"candidates", "Candidates",
-     "Rates are tokens per second over the whole batch: predicted, and below it what the decode runs measured.",
-     candidates_section},
+    {"candidates", "Candidates", "", candidates_section},
     {"changes", "What would have to change",
      "For the runner-up to win: one cost at a time, nearest first, the candidates as they are.", changes_section},
     {"predicted", "Predicted against measured", "", predicted_section},
     {"time", "Where a token's time goes", "", time_section},
-    {"ceilings", "Ceilings", "", ceilings_section},
+    {"ceilings", "Ceilings and what is achieved", "", ceilings_section},
     {"sweep", "Sweep and fit", "", sweep_section},
     {"routing", "Hits and misses", "", routing_section},
     {"conditions", "Conditions and findings", "", conditions_section},

@@ -21,24 +21,41 @@ double nice_step(double least) {
 
 double next_nice(double step) { return nice_step(step * 1.5); }
 
-struct Mark {
-  double value;
-  double step;  // to tell it from its neighbours
-};
+constexpr double kLogRoom = 1.1;  // of a logarithmic axis beyond the data, on either side
 
-// Marks that enclose [low, high]: digits 1, 2, 5 of every decade, or of every `every`-th decade the digit 1.
-std::vector<Mark> log_marks(double low, double high, bool fine, int every) {
-  const int first = static_cast<int>(std::floor(std::log10(low) + 1e-9));
-  std::vector<Mark> marks;
-  for (int decade = first - (fine ? 0 : (first % every + every) % every);; decade += fine ? 1 : every) {
+bool within(double value, double low, double high) { return value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9); }
+
+// Of [low, high]: digits 1, 2, 5 of every decade.
+std::vector<Tick> fine_ticks(double low, double high) {
+  std::vector<Tick> ticks;
+  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  for (int decade = static_cast<int>(std::floor(std::log10(low))); decade <= last; ++decade) {
     const double power = std::pow(10.0, decade);
     for (const double digit : {1.0, 2.0, 5.0}) {
-      if (!fine && digit != 1.0) continue;
-      const double value = digit * power;
-      if (value <= low * (1 + 1e-9)) marks.clear();  // one at or below the data is enough
-      marks.push_back({value, power});
-      if (value >= high * (1 - 1e-9) && marks.size() > 1) return marks;
+      if (within(digit * power, low, high)) ticks.push_back({digit * power, tick_label(digit * power, power)});
     }
+  }
+  return ticks;
+}
+
+// Of [low, high]: every n-th decade.
+std::vector<Tick> decade_ticks(double low, double high, int every) {
+  std::vector<Tick> ticks;
+  const int last = static_cast<int>(std::ceil(std::log10(high)));
+  for (int decade = static_cast<int>(std::floor(std::log10(low))); decade <= last; ++decade) {
+    const double power = std::pow(10.0, decade);
+    if (decade % every == 0 && within(power, low, high)) ticks.push_back({power, tick_label(power, power)});
+  }
+  return ticks;
+}
+
+// Of [low, high]: two to five multiples of a nice step.
+std::vector<Tick> round_ticks(double low, double high) {
+  for (double step = nice_step(high - low);; step = nice_step(step / 2.6)) {
+    std::vector<Tick> ticks;
+    for (double i = std::ceil(low / step); i * step <= high; ++i)
+      ticks.push_back({i * step, tick_label(i * step, step)});
+    if (ticks.size() >= 2) return ticks;
   }
 }
 
@@ -83,15 +100,15 @@ Scale linear_scale(double low, double high, int max_ticks) {
 
 Scale log_scale(double low, double high, int max_ticks) {
   FT_CHECK(std::isfinite(low) && std::isfinite(high) && low > 0 && low <= high && max_ticks >= 3);
-  std::vector<Mark> marks = log_marks(low, high, true, 1);
-  for (int every = 1; marks.size() > static_cast<size_t>(max_ticks); ++every) {
-    marks = log_marks(low, high, false, every);
-  }
   Scale scale;
   scale.log = true;
-  for (const Mark& mark : marks) scale.ticks.push_back({mark.value, tick_label(mark.value, mark.step)});
-  scale.low = marks.front().value;
-  scale.high = marks.back().value;
+  scale.low = low / kLogRoom;
+  scale.high = high * kLogRoom;
+  scale.ticks = fine_ticks(scale.low, scale.high);
+  for (int every = 1; scale.ticks.size() > static_cast<size_t>(max_ticks); ++every) {
+    scale.ticks = decade_ticks(scale.low, scale.high, every);
+  }
+  if (scale.ticks.size() < 3) scale.ticks = round_ticks(scale.low, scale.high);
   return scale;
 }
 

@@ -20,7 +20,7 @@ Markup decision_card(const Profile& profile) {
   const Candidate* chosen = chosen_candidate(profile);
   const std::vector<std::string> points = point_names(profile.conditions);
   Markup out;
-  for (const std::string& line : why.contradictions) out.append(paragraph(line, "alert"));
+  for (const std::string& line : why.contradictions) out.append(paragraph(sentence(line), "alert"));
   out.open("p", {{"class", "hero"}})
       .leaf("span", d.strategy, {{"class", std::string("chip ") + look_of(d.strategy).style}});
   const double rate = d.measured_tok_s > 0 ? d.measured_tok_s : d.predicted_tok_s;
@@ -91,7 +91,8 @@ Markup changes_section(const Profile& profile) {
   Markup out;
   std::vector<std::string> some, never;
   for (const ChangeNeeded& change : why.changes) (change.factor ? some : never).push_back(change.words);
-  if (!why.change_basis.empty()) out.append(paragraph("Against " + why.runner_up + ": " + why.change_basis + "."));
+  if (!why.change_basis.empty())
+    out.append(paragraph(sentence(why.change_basis) + " The runner-up: " + sentence(why.runner_up)));
   if (!some.empty()) out.append(bullet_list(some, "steps"));
   if (!never.empty()) {
     out.open("details").leaf("summary", fmt::format("Never, whatever they are changed to ({})", never.size()));
@@ -99,7 +100,7 @@ Markup changes_section(const Profile& profile) {
   }
   if (why.changes.empty() && why.missing.empty())
     out.append(paragraph("There is no runner-up to compare with.", "note"));
-  for (const std::string& line : why.missing) out.append(paragraph(line, "note"));
+  for (const std::string& line : why.missing) out.append(paragraph(sentence(line), "note"));
   return out;
 }
 

@@ -58,7 +58,7 @@ std::string words_of(const Measurement& m) {
 }
 
 const char* style_of(const Measurement& m) {
-  if (m.probe == "stream") return "c-memory";
+  if (m.probe == "stream" || m.name.find("mem_read") != std::string::npos) return "c-memory";
   if (m.probe == "expert_single") return "c-cpu";
   return m.probe == "overlap" ? "c-hybrid" : "c-offload";
 }
@@ -131,7 +131,6 @@ Markup ceilings_section(const Profile& profile) {
     chart.mark_label = fmt::format("ceiling {:.1f}", profile.serve.ceiling_gbps);
   }
   Figure figure;
-  figure.title = "Ceilings and what is achieved";
   figure.text = fmt::format(
       "Medians with {} thread{} where the CPU works; the thin line holds 80 % of the samples. The ceiling is the rate "
       "at "
@@ -258,10 +257,10 @@ Markup sweep_section(const Profile& profile) try {
   Figure lines;
   lines.title = "The sweep with the fitted lines";
   lines.text = fmt::format(
-      "All MoE layers in sequence with {} threads: one expert takes {} in a slot, {} on the CPU, {} to "
-      "fetch; where a line meets the axis is the fixed cost of a layer.",
-      threads, microseconds(cost[CostTerm::kSlotPerExpert]), microseconds(cost[CostTerm::kCpuPerExpert]),
-      microseconds(cost[CostTerm::kLinkPerExpert]));
+      "All MoE layers in sequence on {} thread{}: one expert takes {} in a slot, {} on the CPU, {} to fetch. The step "
+      "from no expert to one is steeper by the fixed cost of an arm.",
+      threads, threads == 1 ? "" : "s", microseconds(cost[CostTerm::kSlotPerExpert]),
+      microseconds(cost[CostTerm::kCpuPerExpert]), microseconds(cost[CostTerm::kLinkPerExpert]));
   std::set<int> tokens;
   for (const SweepCell& cell : cells) tokens.insert(cell.counts.tokens);
   std::vector<int> drawn = {*tokens.begin()};

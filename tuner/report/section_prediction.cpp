@@ -107,12 +107,21 @@ Markup predicted_section(const Profile& profile) {
   chart.x_log = chart.y_log = chart.square = true;
   chart.band = kBand;
   HtmlTable table;
-  table.caption = "Predicted and measured tokens per second";
-  table.heads = {"candidate", "point", "predicted", "measured", "measured / predicted"};
-  table.numeric = {false, false, true, true, true};
+  table.caption = "Measured over predicted rate at every point";
+  table.heads = {"candidate"};
+  table.numeric = {false};
+  for (const int64_t context : profile.conditions.contexts) {
+    for (const int64_t batch : profile.conditions.batches) {
+      table.heads.push_back(fmt::format("ctx {} x{}", context, batch));
+      table.numeric.push_back(true);
+    }
+  }
   std::map<std::string, ChartSeries> series;
   std::vector<double> errors;
   for (const Candidate& candidate : profile.candidates) {
+    if (candidate.measured_tok_s.empty()) continue;
+    std::vector<std::string> row(table.heads.size(), "-");
+    row[0] = short_name(candidate);
     for (size_t p = 0; p < candidate.measured_tok_s.size() && p < candidate.predicted_tok_s.size(); ++p) {
       const double predicted = candidate.predicted_tok_s[p], measured = candidate.measured_tok_s[p];
       if (predicted <= 0 || measured <= 0) continue;
@@ -125,16 +134,15 @@ Markup predicted_section(const Profile& profile) {
       one.points.push_back({predicted, measured,
                             fmt::format("{}, {}: predicted {}, measured {} tok/s", short_name(candidate), point,
                                         rate_text(predicted), rate_text(measured))});
-      table.rows.push_back({short_name(candidate), point, rate_text(predicted), rate_text(measured),
-                            fmt::format("{:.2f}", measured / predicted)});
+      if (p + 1 < row.size()) row[p + 1] = fmt::format("{:.2f}", measured / predicted);
     }
+    table.rows.push_back(std::move(row));
   }
   if (errors.empty()) {
     return paragraph("No decode run was measured: the prediction was not confirmed.", "note");
   }
   for (auto& [strategy, one] : series) chart.series.push_back(std::move(one));
   Figure figure;
-  figure.title = "Predicted against measured";
   figure.text = fmt::format(
       "{} decode measurements: the prediction is off by {} in the median and {} at most; {} are "
       "within the band of 10 %. Above the line the engine was faster than predicted.",
@@ -165,8 +173,8 @@ Markup time_section(const Profile& profile) {
   }
   const std::vector<std::string> points = point_names(profile.conditions);
   Figure figure;
-  figure.title = "Where a step's time goes, as predicted";
-  figure.text = "A step gives one token to each sequence. Work that runs beside longer work costs nothing.";
+  figure.text =
+      "As predicted. A step gives one token to each sequence; work that runs beside longer work costs nothing.";
   for (const auto& [name, style] : parts) figure.legend.push_back({part_words(name), style, Shape::kSquare});
   figure.table.caption = "Microseconds of a step by part";
   figure.table.heads = {"candidate", "point"};

@@ -120,7 +120,7 @@ Markup routing_section(const Profile& profile) {
       Markup headed;
       headed.open("div").leaf("p", "Misses of a layer " + misses.from, {{"class", "plot-title"}});
       headed.append(draw_columns({"Share of layers by their misses, " + sequences(batch), "misses of a layer",
-                                  "% of layers", misses.share, "c-offload"}));
+                                  "% of layers", misses.share, "c-memory"}));
       figure.charts.push_back(headed.close());
     }
     out.append(draw_figure(figure));

@@ -9,14 +9,14 @@ std::string_view report_style() {
   --ground: #f6f7f9; --panel: #ffffff; --ink: #1b1f24; --soft: #57606a; --rule: #d8dde3; --grid: #e6e9ed;
   --alert: #fdecea; --alert-ink: #8a1c12; --accent: #1f5fbf;
   --resident: #2563c9; --offload: #b45309; --cpu: #1a7f4b; --hybrid: #8a3fb3; --memory: #4b6478; --held: #c0267a; --served: #0e7490;
-  --dense: #5b6b7c; --attention: #93a1b0; --synchronization: #c2413b; --merge: #0e8f9c; --sampling: #94751a; --idle: #b9bec5;
+  --dense: #46566a; --attention: #7d8b9b; --synchronization: #c2413b; --merge: #0e8f9c; --sampling: #94751a; --idle: #9a8468;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #0f1216; --panel: #171b21; --ink: #e6e9ed; --soft: #a3adb8; --rule: #313841; --grid: #262c34;
     --alert: #3a1c1a; --alert-ink: #ffb4aa; --accent: #7fb2ff;
     --resident: #7aa9ff; --offload: #f0a35e; --cpu: #5cc78d; --hybrid: #c792ea; --memory: #9fb4c7; --held: #ff86c0; --served: #4fc3d9;
-    --dense: #8294a7; --attention: #596878; --synchronization: #f2766e; --merge: #3fc1cf; --sampling: #d7b450; --idle: #6a727c;
+    --dense: #9db0c4; --attention: #6b7b8d; --synchronization: #f2766e; --merge: #3fc1cf; --sampling: #d7b450; --idle: #b39b7c;
   }
 }
 * { box-sizing: border-box; }
@@ -40,13 +40,22 @@ a:hover, a:focus { text-decoration: underline; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 .panels { display: grid; gap: 16px; grid-template-columns: minmax(0, 1fr); }
 .many { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-.panel { min-width: 0; background: var(--panel); border: 1px solid var(--rule); border-radius: 10px; padding: 18px 20px; }
+.panel { container-type: inline-size; min-width: 0; background: var(--panel); border: 1px solid var(--rule); border-radius: 10px; padding: 18px 20px; }
 .panel > :last-child { margin-bottom: 0; }
-figure { margin: 0; display: grid; gap: 14px 32px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); align-items: start; }
+figure { margin: 0; display: grid; gap: 12px 32px; grid-template-columns: minmax(0, 1fr); align-items: start; }
 figure + figure { margin-top: 26px; padding-top: 22px; border-top: 1px solid var(--rule); }
 figcaption { min-width: 0; }
 figcaption > p { color: var(--soft); font-size: 0.94rem; }
-.plots { min-width: 0; display: grid; gap: 18px; max-width: 540px; }
+.plots { min-width: 0; display: grid; gap: 18px 32px; grid-template-columns: minmax(0, 1fr); }
+.plots > * { max-width: 540px; }
+.data { min-width: 0; }
+@container (min-width: 700px) {
+  figure.one { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); grid-template-rows: auto 1fr; }
+  figure.one > .plots { grid-row: 1 / span 2; }
+  figure.one > figcaption, figure.one > .data { grid-column: 2; }
+  figure.one > figcaption { grid-row: 1; }
+  figure.several > .plots { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+}
 .plot-title { margin: 0 0 6px; font-size: 0.9rem; font-weight: 600; }
 .chart { display: block; width: 100%; height: auto; overflow: visible; }
 .chart text { font-family: inherit; fill: var(--ink); }
@@ -80,15 +89,15 @@ figcaption > p { color: var(--soft); font-size: 0.94rem; }
 .p-merge { --tone: var(--merge); fill: var(--merge); }
 .p-sampling { --tone: var(--sampling); fill: var(--sampling); }
 .p-idle { --tone: var(--idle); fill: var(--idle); }
-.legend { list-style: none; margin: 0 0 12px; padding: 0; display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 0.9rem; }
-.legend li { display: flex; align-items: center; gap: 7px; }
-.key { width: 24px; height: 12px; flex: none; }
+.legend { list-style: none; margin: 0 0 12px; padding: 0; display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 0.9rem; }
+.legend li { display: flex; align-items: center; gap: 4px; }
+.key { width: 30px; height: 15px; flex: none; }
 .hero { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 12px; margin: 0; }
 .chip { font-size: 1.05rem; font-weight: 650; color: var(--tone); border: 1.5px solid var(--tone); border-radius: 999px; padding: 2px 14px; align-self: center; }
 .figure-number { font-size: 2.1rem; font-weight: 680; line-height: 1.1; font-variant-numeric: tabular-nums; letter-spacing: -0.02em; }
 .unit { color: var(--soft); }
 .alert { background: var(--alert); color: var(--alert-ink); border-radius: 8px; padding: 10px 14px; font-weight: 550; }
-dl { margin: 14px 0; display: grid; gap: 8px 28px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 230px), 1fr)); }
+dl { margin: 14px 0; display: grid; gap: 8px 28px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 150px), 1fr)); }
 dl > div { min-width: 0; }
 dt { color: var(--soft); font-size: 0.8rem; }
 dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
@@ -97,9 +106,9 @@ li { margin: 3px 0; overflow-wrap: anywhere; }
 .warnings li::marker { color: var(--synchronization); }
 details { margin: 6px 0; }
 summary { cursor: pointer; color: var(--accent); font-size: 0.92rem; }
-.scroll { overflow-x: auto; margin: 8px 0; }
+.scroll { overflow-x: auto; margin: 2px 0 8px; }
 table { border-collapse: collapse; width: 100%; font-size: 0.86rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); font-size: 0.84rem; padding: 0 0 6px; }
+.caption { color: var(--soft); font-size: 0.84rem; margin: 8px 0 0; }
 th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); vertical-align: top; white-space: pre-line; }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; border-bottom-color: var(--soft); }
 tbody th { font-weight: 500; }
@@ -115,7 +124,7 @@ tr.strong > * { font-weight: 680; }
 @media print {
   :root { --ground: #ffffff; --panel: #ffffff; --ink: #000000; --soft: #444444; --rule: #bbbbbb; --grid: #dddddd; --alert: #f3f3f3; --alert-ink: #000000;
     --resident: #2563c9; --offload: #b45309; --cpu: #1a7f4b; --hybrid: #8a3fb3; --memory: #4b6478; --held: #c0267a; --served: #0e7490;
-    --dense: #5b6b7c; --attention: #93a1b0; --synchronization: #c2413b; --merge: #0e8f9c; --sampling: #94751a; --idle: #b9bec5; }
+    --dense: #46566a; --attention: #7d8b9b; --synchronization: #c2413b; --merge: #0e8f9c; --sampling: #94751a; --idle: #9a8468; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   main { max-width: none; padding: 0; }
   nav { display: none; }
