@@ -113,7 +113,7 @@ th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); vertical
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; border-bottom-color: var(--soft); }
 tbody th { font-weight: 500; }
 th.t, td.t { text-align: left; } th.n, td.n { text-align: right; white-space: pre; }
-td.t { min-width: 7rem; }
+td.t, tbody th.t { min-width: 7rem; }
 tr.strong > * { font-weight: 680; }
 @media (max-width: 480px) {
   main { padding: 16px 12px 40px; }
@@ -129,7 +129,8 @@ tr.strong > * { font-weight: 680; }
   main { max-width: none; padding: 0; }
   nav { display: none; }
   h2 { break-after: avoid; }
-  figure, tr { break-inside: avoid; }
+  .plots > *, figcaption, tr, dl > div { break-inside: avoid; }
+  figure.one > .data { grid-column: 1 / -1 !important; grid-row: 3; }
   .panel { border: 0; padding: 0; }
   .scroll { overflow: visible; }
   details::details-content { content-visibility: visible; display: block; }
