@@ -32,13 +32,19 @@ class Comparison {
     add(field, std::to_string(profile), std::to_string(machine), difference <= kMemoryTolerance * larger);
   }
 
-  std::vector<std::string> fields;
-  std::vector<IdentityDifference> differences;
+  std::vector<IdentityField> fields;
+
+  std::vector<IdentityDifference> differences() const {
+    std::vector<IdentityDifference> found;
+    for (const IdentityField& field : fields) {
+      if (!field.same) found.push_back({field.field, field.profile_value, field.machine_value});
+    }
+    return found;
+  }
 
  private:
   void add(const char* field, std::string profile, std::string machine, bool same) {
-    fields.emplace_back(field);
-    if (!same) differences.push_back({field, std::move(profile), std::move(machine)});
+    fields.push_back({field, std::move(profile), std::move(machine), same});
   }
 };
 
@@ -80,16 +86,17 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
 }
 
 void check_accepted(const Comparison& comparison, const std::vector<std::string>& accepted) {
+  std::vector<std::string> names;
+  for (const IdentityField& field : comparison.fields) names.push_back(field.field);
   for (const std::string& field : accepted) {
-    if (!contains(comparison.fields, field)) {
+    const auto found = std::find(names.begin(), names.end(), field);
+    if (found == names.end()) {
       throw Error(ErrorKind::kUsage, {.what = "option refused, no such identity field",
                                       .value = field,
-                                      .allowed = joined(comparison.fields, ", "),
+                                      .allowed = joined(names, ", "),
                                       .path = "--accept-mismatch"});
     }
-    const bool differs = std::any_of(comparison.differences.begin(), comparison.differences.end(),
-                                     [&](const IdentityDifference& difference) { return difference.field == field; });
-    if (!differs) {
+    if (comparison.fields[static_cast<size_t>(found - names.begin())].same) {
       throw Error(ErrorKind::kUsage, {.what = "option refused, the field does not differ",
                                       .value = field,
                                       .action = "leave it out, so that a later difference is noticed",
@@ -100,8 +107,12 @@ void check_accepted(const Comparison& comparison, const std::vector<std::string>
 
 }  // namespace
 
+std::vector<IdentityField> identity_fields(const Identity& profile, const Identity& machine) {
+  return compare_all(profile, machine).fields;
+}
+
 std::vector<IdentityDifference> compare_identity(const Identity& profile, const Identity& machine) {
-  return compare_all(profile, machine).differences;
+  return compare_all(profile, machine).differences();
 }
 
 void require_identity(const Identity& profile, const Identity& machine, const std::vector<std::string>& accepted) {
@@ -109,7 +120,7 @@ void require_identity(const Identity& profile, const Identity& machine, const st
   check_accepted(comparison, accepted);
   std::vector<std::string> fields;
   std::vector<std::string> sentences;
-  for (const IdentityDifference& difference : comparison.differences) {
+  for (const IdentityDifference& difference : comparison.differences()) {
     if (contains(accepted, difference.field)) continue;
     fields.push_back(difference.field);
     const auto shown = [](const std::string& value) { return value.empty() ? "none" : "'" + value + "'"; };

@@ -43,9 +43,16 @@ struct Identity {
   ModelIdentity model;
 };
 
+// One field of both, as text; empty: none.
+struct IdentityField {
+  std::string field, profile_value, machine_value;  // field: "host.cpu_model"
+  bool same = false;                                // by the rules of a start: memory within 2 %, quotas within 0.01
+};
+std::vector<IdentityField> identity_fields(const Identity& profile, const Identity& machine);  // all of them
+
 struct IdentityDifference {
   std::string field, profile_value, machine_value;
-};  // field: "host.cpu_model"
+};
 std::vector<IdentityDifference> compare_identity(const Identity& profile, const Identity& machine);
 
 // Throws Error(kUsage) naming every differing field that is not in `accepted`; an accepted name that is no field, or

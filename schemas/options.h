@@ -61,12 +61,18 @@ extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
 extern const ProgramSpec kProbeProgram;
 
+// Commands of ft-tune: schemas/tune_commands/.
+extern const ProgramSpec kCheckCommand;
+extern const ProgramSpec kExplainCommand;
+extern const ProgramSpec kReportCommand;
+
 // Limits of values that only the command line takes. Those that a profile holds too equal the schema's (a test).
 inline constexpr double kMaxBudgetSeconds = 86'400;
 inline constexpr double kMaxListedContext = 16'777'216;
 inline constexpr double kMinMemoryLimitBytes = 1'048'576;
 inline constexpr double kMaxMemoryLimitBytes = 1'125'899'906'842'624;  // 1 PiB
 inline constexpr size_t kMaxListItems = 64;
+inline constexpr size_t kMaxReportedProfiles = 8;  // of one page: more are no longer seen side by side
 // 2^53 - 1: a seed goes through JSON, whose numbers many readers keep as doubles.
 inline constexpr uint64_t kMaxSyntheticSeed = 9'007'199'254'740'991;
 inline constexpr uint64_t kDefaultSyntheticSeed = 1;

@@ -16,6 +16,7 @@
 #include "engine/program/identity.h"
 #include "engine/program/load_display.h"
 #include "engine/program/log.h"
+#include "engine/program/machine.h"
 #include "engine/program/serve_config.h"
 #include "engine/runtime/cuda/device_weights.h"
 #include "engine/runtime/device.h"
@@ -29,7 +30,6 @@
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
 #include "kernels/host/cgroup.h"
-#include "kernels/host/isa.h"
 #include "kernels/host/worker_pool.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
@@ -111,36 +111,24 @@ void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
   source.routing_preset = options.text("--routing");
 }
 
-// A profile remembers where the model was; when it is no longer there, the user can say where it is.
-void check_recorded_folder(const ParsedOptions& options, const Profile& profile) {
-  const std::string& path = profile.serve.model_path;
-  std::error_code ignored;
-  if (options.has("--model") || path.empty() || std::filesystem::exists(path, ignored)) return;
-  throw Error(ErrorKind::kFailed, {.what = "the profile's model folder is not there",
-                                   .value = path,
-                                   .action = "name the folder where it is now with --model DIR",
-                                   .path = "$.serve.model_path"});
-}
-
 Accepted accept_profile(const ParsedOptions& options) {
-  static_cast<void>(active_isa());  // refuses an FT_ISA that the engine would refuse
   Accepted accepted;
   accepted.profile = required_profile(options);
-  check_recorded_folder(options, accepted.profile);
-  accepted.config = engine_config_from_serve(accepted.profile.serve, options.optional_text("--model").value_or(""));
+  const std::optional<std::string> folder = options.optional_text("--model");
+  require_recorded_folder(accepted.profile.serve, folder);
+  accepted.config = engine_config_from_serve(accepted.profile.serve, folder.value_or(""));
   EngineConfig& config = accepted.config;
   apply_overrides(options, config);
-  accepted.family = make_family(load_model_config(config.weights.model_path));
-  const std::optional<cuda::DeviceFacts> gpu = start_served_device(config);
-  const HostTopology topology = detect_topology();
-  const CpuBudget cpus = accepted.cpus = detect_cpu_budget(topology);
-  const Identity machine = {collect_host_identity(topology, cpus, gpu), collect_build_identity(),
-                            collect_model_identity(*accepted.family, config.weights)};
-  require_identity(accepted.profile.identity, machine, options.texts("--accept-mismatch"));
-  accepted.formats = inspect_formats(*accepted.family, config.weights);
-  accepted.memory = memory_inputs(config, detect_memory_budget(), gpu);
+  const ServedModel model = inspect_model(config.weights);
+  accepted.family = model.family;
+  accepted.formats = model.formats;
+  const ServedHost host = inspect_host(config, start_served_device(config));
+  accepted.cpus = host.cpus;
+  accepted.memory = host.memory;
+  require_identity(accepted.profile.identity, {host.identity, collect_build_identity(), model.identity},
+                   options.texts("--accept-mismatch"));
   const ModelGeometry& geometry = accepted.family->geometry();
-  accepted.plan = check_serve_fits(geometry, accepted.formats, config, accepted.memory, cpus);
+  accepted.plan = check_serve_fits(geometry, accepted.formats, config, accepted.memory, accepted.cpus);
   const WeightSource& source = config.weights;
   if (source.synthetic && !source.routing_preset.empty()) {
     accepted.routing = std::make_shared<RoutingTrace>(

@@ -29,22 +29,6 @@ FetchMechanism required_fetch_mechanism(const Serve& serve) {
   return *mechanism;
 }
 
-void check_cpus(const EngineConfig& config, const CpuBudget& cpus) {
-  const auto refuse = [](std::string path, int value, std::string allowed) {
-    throw Error(ErrorKind::kUsage, {"profile refused, value refused", std::to_string(value), std::move(allowed),
-                                    "run ft-tune with the CPUs that this process has now", std::move(path)});
-  };
-  if (config.threads > cpus.usable_cores) {
-    refuse("$.serve.threads", config.threads, "1 to " + std::to_string(cpus.usable_cores) + ", the usable cores");
-  }
-  for (size_t i = 0; i < config.pinning.size(); ++i) {
-    if (std::find(cpus.pinning.begin(), cpus.pinning.end(), config.pinning[i]) != cpus.pinning.end()) continue;
-    std::string usable;
-    for (const int cpu : cpus.pinning) usable += (usable.empty() ? "" : ", ") + std::to_string(cpu);
-    refuse("$.serve.pinning[" + std::to_string(i) + "]", config.pinning[i], "CPUs of this process: " + usable);
-  }
-}
-
 // The engine's checks name its own settings and the tuner's options; here every one of them came from the profile.
 std::string path_in_profile(const std::string& path) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {{"--slots", "$.serve.slots"},
@@ -101,12 +85,33 @@ std::optional<cuda::DeviceFacts> start_served_device(const EngineConfig& config)
   return start_device(config.device);
 }
 
-MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
-                            const MemoryInputs& memory, const CpuBudget& cpus) {
-  check_cpus(config, cpus);
+std::vector<Error> check_serve_cpus(const EngineConfig& config, const CpuBudget& cpus) {
+  std::vector<Error> refusals;
+  const auto refuse = [&](std::string path, int value, std::string allowed) {
+    refusals.push_back(
+        Error(ErrorKind::kUsage, {"profile refused, value refused", std::to_string(value), std::move(allowed),
+                                  "run ft-tune with the CPUs that this process has now", std::move(path)}));
+  };
+  if (config.threads > cpus.usable_cores) {
+    refuse("$.serve.threads", config.threads, "1 to " + std::to_string(cpus.usable_cores) + ", the usable cores");
+  }
+  for (size_t i = 0; i < config.pinning.size(); ++i) {
+    if (std::find(cpus.pinning.begin(), cpus.pinning.end(), config.pinning[i]) != cpus.pinning.end()) continue;
+    std::string usable;
+    for (const int cpu : cpus.pinning) usable += (usable.empty() ? "" : ", ") + std::to_string(cpu);
+    refuse("$.serve.pinning[" + std::to_string(i) + "]", config.pinning[i], "CPUs of this process: " + usable);
+    break;  // the others most likely have the same cause
+  }
+  return refusals;
+}
+
+ServeCheck check_serve(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                       const MemoryInputs& memory, const CpuBudget& cpus) {
+  ServeCheck check;
+  check.refusals = check_serve_cpus(config, cpus);
   try {
     check_engine_config(geometry, config);
-    return plan_memory(geometry, formats, config, memory);
+    check.plan = plan_memory(geometry, formats, config, memory);
   } catch (const Error& error) {
     ErrorParts parts = error.parts();
     if (error.kind() == ErrorKind::kUsage) {
@@ -116,8 +121,16 @@ MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& f
     } else {
       parts.action = "raise --host-memory, free memory, or tune again for less of it";
     }
-    throw Error(error.kind(), std::move(parts));
+    check.refusals.push_back(Error(error.kind(), std::move(parts)));
   }
+  return check;
+}
+
+MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                            const MemoryInputs& memory, const CpuBudget& cpus) {
+  ServeCheck check = check_serve(geometry, formats, config, memory, cpus);
+  if (!check.refusals.empty()) throw check.refusals.front();
+  return std::move(*check.plan);
 }
 
 MemoryInputs memory_inputs(const EngineConfig& config, const MemoryBudget& budget,

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/engine_config.h"
 #include "engine/experts/memory_plan.h"
 #include "engine/model/geometry.h"
+#include "kernels/base/error.h"
 #include "kernels/cuda/device.h"
 #include "kernels/host/topology.h"
 #include "profiles/profile.h"
@@ -20,8 +23,16 @@ EngineConfig engine_config_from_serve(const Serve& serve, const std::string& mod
 // Throws Error(kUsage) with the JSON path when there is no device, kFailed when it cannot be used.
 std::optional<cuda::DeviceFacts> start_served_device(const EngineConfig& config);
 
-// Refuses values of `serve` that this host or this model cannot have: threads, CPUs to pin to, lengths, slots, the
-// split table. Throws Error(kUsage) with the JSON path, kFailed when the memory does not suffice.
+// Values of `serve` that this host or this model cannot have: threads, CPUs to pin to, lengths, slots, the split table.
+struct ServeCheck {
+  std::vector<Error> refusals;     // kUsage with the JSON path, kFailed when the memory does not suffice
+  std::optional<MemoryPlan> plan;  // absent when lengths, slots, split or memory are refused
+};
+// Threads and CPUs to pin to only: they need no model.
+std::vector<Error> check_serve_cpus(const EngineConfig& config, const CpuBudget& cpus);
+ServeCheck check_serve(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
+                       const MemoryInputs& memory, const CpuBudget& cpus);
+// The plan, or throws the first refusal.
 MemoryPlan check_serve_fits(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
                             const MemoryInputs& memory, const CpuBudget& cpus);
 

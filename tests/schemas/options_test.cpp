@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr const ft::ProgramSpec* kPrograms[] = {&ft::kTuneProgram, &ft::kEngineProgram, &ft::kProbeProgram};
+constexpr const ft::ProgramSpec* kPrograms[] = {&ft::kTuneProgram,  &ft::kEngineProgram,  &ft::kProbeProgram,
+                                                &ft::kCheckCommand, &ft::kExplainCommand, &ft::kReportCommand};
 
 }  // namespace
 
@@ -88,9 +89,14 @@ TEST_CASE("the examples in the help parse") {
           words.back() += d;
         }
       }
+      CAPTURE(line);
+      if (program->name.find(' ') != std::string_view::npos) {  // of a command: its own table parses what follows it
+        REQUIRE(words.size() > 2);
+        words[0] += " " + words[1];
+        words.erase(words.begin() + 1);
+      }
       std::vector<const char*> argv;
       for (const std::string& word : words) argv.push_back(word.c_str());
-      CAPTURE(line);
       REQUIRE(words.size() > 1);
       CHECK(words[0] == program->name);
       CHECK_NOTHROW(ft::parse_command_line(*program, "", static_cast<int>(argv.size()), argv.data()));

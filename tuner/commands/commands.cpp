@@ -1,7 +1,16 @@
 #include "tuner/commands/commands.h"
 
 namespace ft {
+namespace {
 
-std::span<const Command> tune_commands() { return {}; }
+const Command kCommands[] = {
+    {&kCheckCommand, run_check},
+    {&kExplainCommand, run_explain},
+    {&kReportCommand, run_report},
+};
+
+}  // namespace
+
+std::span<const Command> tune_commands() { return kCommands; }
 
 }  // namespace ft

@@ -9,6 +9,10 @@
 
 namespace ft {
 
+int run_check(const ParsedOptions& options);
+int run_explain(const ParsedOptions& options);
+int run_report(const ParsedOptions& options);
+
 // All of them, in the order of --help.
 std::span<const Command> tune_commands();
 

@@ -1,0 +1,91 @@
+#include "tuner/explain_words.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace ft {
+namespace {
+
+struct Words {
+  std::string_view name;
+  std::string_view what;  // "a layer's copies would have to start"
+  std::string_view per;   // what the time is of
+};
+// Costs whose change is said as "WHAT N.Nx faster (FROM -> TO PER)".
+constexpr Words kWords[] = {
+    {"a_layer", "router, merge and hand-over of a layer would have to be", "a layer"},
+    {"s_layer_token", "router and merge would have to be", "a token and layer"},
+    {"a_g", "starting the work on a layer's slots would have to be", "a layer"},
+    {"s_g", "computing an expert in a slot would have to be", "an expert"},
+    {"e_g", "each further token of an expert in a slot would have to be", "a token"},
+    {"a_c", "starting the CPU on a layer's experts would have to be", "a layer"},
+    {"s_c", "the CPU would have to be", "an expert"},
+    {"e_c", "each further token of an expert on the CPU would have to be", "a token"},
+    {"a_f", "starting a layer's copies would have to be", "a layer"},
+    {"s_f", "the link would have to be", "an expert"},
+    {"s_p", "copying a promoted expert would have to be", "an expert"},
+    {"a_w", "waking threads that slept until the first copy would have to be", "a layer"},
+    {"dense_fixed", "the step without experts (norms, products, head) would have to be", "a step"},
+    {"dense_per_token", "the step without experts would have to be, for each token,", "a token"},
+    {"dense_per_position", "attention would have to be", "a position of the first sequence"},
+    {"dense_per_further_position", "attention of further sequences would have to be", "a position"},
+};
+
+const Words* words_of(std::string_view name) {
+  const auto* found =
+      std::find_if(std::begin(kWords), std::end(kWords), [&](const Words& words) { return words.name == name; });
+  return found == std::end(kWords) ? nullptr : found;
+}
+
+std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+std::string gigabytes(double expert_bytes, double seconds) {
+  return fmt::format("{:.1f}", expert_bytes / seconds * 1e-9);
+}
+
+// Contentions are shares of the time alone.
+std::string contention_words(bool compute, double now, std::optional<double> factor) {
+  const std::string subject =
+      compute ? "copies slow the CPU's work beside them by " : "the CPU's work slows copies beside it by ";
+  return subject + percent(now) + (factor ? "; it would have to be " + percent(now * *factor) : "");
+}
+
+}  // namespace
+
+std::string microseconds(double seconds) {
+  const double us = seconds * 1e6;
+  return us >= 99.95   ? fmt::format("{:.0f} us", us)
+         : us >= 9.995 ? fmt::format("{:.1f} us", us)
+                       : fmt::format("{:.2f} us", us);
+}
+
+std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
+                         double expert_bytes) {
+  if (name == "k_c" || name == "k_f") return contention_words(name == "k_c", now, factor);
+  const Words* words = words_of(name);
+  const std::string what = words == nullptr ? std::string(name) + " would have to be" : std::string(words->what);
+  const std::string per = words == nullptr ? "" : " " + std::string(words->per);
+  if (!factor) {
+    return fmt::format("{} ({}{})", what.substr(0, what.find(" would have to be")), microseconds(now), per);
+  }
+  const double then = now * *factor;
+  const bool faster = *factor < 1;
+  const std::string amount = fmt::format("{:.{}f}x {}", faster ? 1 / *factor : *factor,
+                                         std::max(*factor, 1 / *factor) < 1.1 ? 3 : 2, faster ? "faster" : "slower");
+  std::string detail = fmt::format("{} -> {}{}", microseconds(now), microseconds(then), per);
+  if (name == "s_f" && expert_bytes > 0) {
+    return fmt::format("the {} would have to carry {} GB/s of experts instead of {}: {} ({})",
+                       device == Device::kCuda ? "link" : "copy thread", gigabytes(expert_bytes, then),
+                       gigabytes(expert_bytes, now), amount, detail);
+  }
+  if (name == "s_c") {
+    if (expert_bytes > 0)
+      detail += fmt::format(", {} -> {} GB/s", gigabytes(expert_bytes, now), gigabytes(expert_bytes, then));
+    return fmt::format("{} {} per expert ({})", what, amount, detail);
+  }
+  return fmt::format("{} {} ({})", what, amount, detail);
+}
+
+}  // namespace ft

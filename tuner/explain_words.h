@@ -1,0 +1,20 @@
+// A changed parameter of the cost model as what a machine would have to be.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/engine_config.h"
+
+namespace ft {
+
+// name: of a FlipKnob. now: its value, > 0. factor: empty: no value in the range changes the choice. expert_bytes: of
+// one expert; 0: not known.
+std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
+                         double expert_bytes);
+
+// "0.52 us", "32.0 us", "156 us".
+std::string microseconds(double seconds);
+
+}  // namespace ft
