@@ -8,6 +8,7 @@
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "tuner/recording.h"
 
 namespace ft {
 namespace {
@@ -101,6 +102,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
                                     .action = "add --weights synthetic or leave --routing out"});
   }
   request.output = options.text("--output");
+  request.record = options.optional_text("--record").value_or("");
   request.budget_seconds = options.number("--budget");
   request.device_memory_limit_bytes = options.optional_integer("--vram-limit");
   request.host_memory_limit_bytes = options.optional_integer("--host-memory");
@@ -122,6 +124,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   }
   read_device(options, request);
   check_output(request.output);
+  if (options.has("--record")) check_record_folder(request.record);
   return request;
 }
 

@@ -19,6 +19,7 @@
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
 #include "tuner/preflight.h"
+#include "tuner/recording.h"
 
 namespace ft {
 namespace {
@@ -86,6 +87,7 @@ class Tuning {
     stop_if_interrupted();
     Profile profile = make_profile(analysis);
     write_profile(request_.output, profile);
+    record_machine(analysis);
     std::error_code ignored;
     std::filesystem::remove(samples_path(request_.output), ignored);
     return profile;
@@ -252,6 +254,22 @@ class Tuning {
     input.threads = request_.threads;
     input.forced = !request_.forced.empty();
     return input;
+  }
+
+  void record_machine(const Analysis& analysis) {
+    if (request_.record.empty()) return;
+    Recording recording;
+    recording.machine = {*context().topology, *context().cpus, *context().memory};
+    recording.samples = record_;
+    recording.trace = *context().trace;
+    recording.inputs = analysis_input();
+    recording.about = fmt::format(
+        "{}, {} MoE layers x {} experts, {}, {} weights, on {}", weights().geometry.family,
+        weights().geometry.moe_layers.size(), weights().geometry.expert.experts, weights().formats.experts,
+        record_.identity.model.weights,
+        record_.identity.host.gpu_name.empty() ? record_.identity.host.cpu_model : record_.identity.host.gpu_name);
+    write_recording(request_.record, std::move(recording), analysis);
+    log_info("recorded: " + request_.record);
   }
 
   Profile make_profile(const Analysis& analysis) {
