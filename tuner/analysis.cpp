@@ -7,6 +7,7 @@
 #include "kernels/base/error.h"
 #include "tuner/decide.h"
 #include "tuner/measurements.h"
+#include "tuner/routing_record.h"
 
 namespace ft {
 namespace {
@@ -84,7 +85,9 @@ Serve serve_section(const AnalysisInput& input, const CandidatePrediction& chose
 Analysis analyze(const AnalysisInput& input) {
   Analysis analysis;
   analysis.models = fit_models(input.measurements, input.base.device, moe_layers(input), kFitSeed);
-  analysis.search = search(search_input(input, analysis.models));
+  const SearchInput question = search_input(input, analysis.models);
+  analysis.search = search(question);
+  analysis.routing = routing_record(question);
   analysis.confirmed = candidates_to_confirm(analysis.search);
   return analysis;
 }
@@ -111,8 +114,9 @@ Conclusion conclude(const AnalysisInput& input, const Analysis& analysis) {
   question.forced = input.forced;
   Decided decided = decide(question);
   Conclusion conclusion;
-  conclusion.cost_model = cost_model_record(analysis.models);
+  conclusion.cost_model = cost_model_record(analysis.models, moe_layers(input));
   conclusion.candidates = std::move(decided.candidates);
+  conclusion.routing = analysis.routing;
   conclusion.decision = std::move(decided.decision);
   conclusion.serve = serve_section(input, analysis.search.ranked[decided.chosen]);
   return conclusion;

@@ -46,7 +46,8 @@ struct AnalysisInput {
 struct Analysis {
   std::vector<ThreadModel> models;  // ascending threads
   SearchResult search;
-  std::vector<size_t> confirmed;  // candidate index of `decode` -> index into search.ranked
+  std::optional<RoutingRecord> routing;  // absent when no slots fit
+  std::vector<size_t> confirmed;         // candidate index of `decode` -> index into search.ranked
 };
 // Throws Error: kFailed when the measurements are too few for a model, the trace is too short for a batch or nothing
 // can run; kUsage for a pinned thread count that was not measured.
@@ -59,6 +60,7 @@ std::vector<DecodeCandidate> decode_candidates(const Analysis& analysis);
 struct Conclusion {
   CostModelRecord cost_model;
   std::vector<Candidate> candidates;
+  std::optional<RoutingRecord> routing;
   Decision decision;
   Serve serve;
 };

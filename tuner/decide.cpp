@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "tuner/measurements.h"
+#include "tuner/prediction.h"
 
 namespace ft {
 namespace {
@@ -29,6 +30,8 @@ bool is_filled(const Measurement& point) {
   const auto filled = point.at.find("context_filled"), asked = point.at.find("context");
   return filled == point.at.end() || asked == point.at.end() || filled->second >= asked->second;
 }
+
+bool fetches(Strategy strategy) { return strategy == Strategy::kOffload || strategy == Strategy::kHybrid; }
 
 double hit_rate(const Measured& measured) {
   const auto found = measured.points[0]->at.find("hit_rate");
@@ -240,7 +243,15 @@ class Decider {
       candidate.threads = prediction.config.threads;
       candidate.slots = prediction.config.slots;
       candidate.split = prediction.split;
+      if (prediction.config.device == Device::kCuda && fetches(prediction.config.strategy)) {
+        candidate.fetch_mechanism = fetch_mechanism_name(prediction.config.fetch_mechanism);
+      }
+      if (prediction.config.look_ahead != LookAhead::kOff) {
+        candidate.max_prefetches_per_layer = prediction.config.max_prefetches_per_layer;
+      }
       candidate.predicted_tok_s = prediction.tok_s;
+      candidate.parts = cost_parts(prediction.parts);
+      add_replays(i, candidate);
       candidate.predicted_hit_rate = prediction.hit_rate[0];
       candidate.chosen = i == result_.chosen;
       candidate.verdict = candidate.chosen ? "chosen" : verdict_of(i);
@@ -252,6 +263,16 @@ class Decider {
       candidate.strategy = strategy_name(rejected.strategy);
       candidate.verdict = rejected.reason;
       result_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  // Of what was worth a decode run: the others would make a profile large.
+  void add_replays(size_t index, Candidate& candidate) const {
+    const CandidatePrediction& prediction = ranked_[index];
+    if (prediction.replays == nullptr) return;
+    if (std::find(input_.measured.begin(), input_.measured.end(), index) == input_.measured.end()) return;
+    for (size_t b = 0; b < prediction.replays->size(); ++b) {
+      candidate.replays.push_back(replay_record((*prediction.replays)[b], input_.batches[b]));
     }
   }
 

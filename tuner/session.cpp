@@ -286,6 +286,7 @@ class Tuning {
     profile.skipped = record_.skipped;
     profile.cost_model = std::move(conclusion.cost_model);
     profile.candidates = std::move(conclusion.candidates);
+    profile.routing = std::move(conclusion.routing);
     profile.decision = std::move(conclusion.decision);
     profile.serve = std::move(conclusion.serve);
     return profile;
