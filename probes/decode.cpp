@@ -61,7 +61,7 @@ class DecodeProbe final : public Probe {
     std::vector<Samples> result;
     const double end = now_seconds() + context.budget.seconds;
     for (size_t begin = 0; begin < context.candidates.size();) {
-      const size_t next = group_end(context, begin);
+      const size_t next = decode_group_end(context, begin);
       const auto part = static_cast<double>(next - begin) / static_cast<double>(context.candidates.size() - begin);
       run_group(context, begin, next, now_seconds() + part * (end - now_seconds()), result);
       if (context.interrupted && context.interrupted()) return result;
@@ -77,24 +77,6 @@ class DecodeProbe final : public Probe {
   }
 
  private:
-  // Candidates whose engines fit in memory together are interleaved; the others follow.
-  static size_t group_end(const ProbeContext& context, size_t begin) {
-    const ModelWeights& weights = *context.model.weights;
-    const bool on_gpu = context.memory_inputs.device == Device::kCuda;
-    // The banks are there once, and on a GPU the dense weights; on the host device they are counted in every plan.
-    int64_t left = on_gpu ? offered_device_bytes(*context.gpu) - weights.formats.dense_bytes
-                          : context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total;
-    size_t end = begin;
-    for (; end < context.candidates.size(); ++end) {
-      const EngineConfig& config = context.candidates[end].config;
-      left -= plan_memory(weights.geometry, weights.formats, config, context.memory_inputs).device_bytes;
-      if (on_gpu) left += weights.formats.dense_bytes;
-      if (left < 0 && end > begin) break;
-      if (on_gpu) left -= kDeviceReserveBytes;  // of the next engine: graphs of its own
-    }
-    return end;
-  }
-
   // Every (context, batch) gets an equal share of what the ones before it left of the time.
   void run_group(ProbeContext& context, size_t begin, size_t next, double end, std::vector<Samples>& result) {
     Group group;
@@ -206,6 +188,23 @@ class DecodeProbe final : public Probe {
 };
 
 }  // namespace
+
+size_t decode_group_end(const ProbeContext& context, size_t begin) {
+  const ModelWeights& weights = *context.model.weights;
+  const bool on_gpu = context.memory_inputs.device == Device::kCuda;
+  // The banks are there once, and on a GPU the dense weights; on the host device they are counted in every plan.
+  int64_t left = on_gpu ? offered_device_bytes(*context.gpu) - weights.formats.dense_bytes
+                        : context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total;
+  size_t end = begin;
+  for (; end < context.candidates.size(); ++end) {
+    const EngineConfig& config = context.candidates[end].config;
+    left -= plan_memory(weights.geometry, weights.formats, config, context.memory_inputs).device_bytes;
+    if (on_gpu) left += weights.formats.dense_bytes;
+    if (left < 0 && end > begin) break;
+    if (on_gpu) left -= kDeviceReserveBytes;  // of the next engine: graphs of its own
+  }
+  return end;
+}
 
 std::unique_ptr<Probe> make_decode_probe() { return std::make_unique<DecodeProbe>(); }
 

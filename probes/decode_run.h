@@ -69,4 +69,8 @@ class DecodeRun {
   std::vector<Mark> marks_ = {Mark{}};
 };
 
+// Candidates whose engines fit in memory together are interleaved by `decode`; the others follow. The end of the group
+// of context.candidates that begins at `begin`: at least one more.
+size_t decode_group_end(const ProbeContext& context, size_t begin);
+
 }  // namespace ft

@@ -68,7 +68,7 @@ class Tuning {
     throttled_at_start_ = throttled_usec();
   }
 
-  Profile run() {
+  Profile run(const std::function<void(const TunedSession&)>& after) {
     if (earlier_) resume(*earlier_);
     progress_.start();
     const auto probes = make_probes();
@@ -90,6 +90,7 @@ class Tuning {
     record_machine(analysis);
     std::error_code ignored;
     std::filesystem::remove(samples_path(request_.output), ignored);
+    if (after) after({context(), analysis_input(), analysis, profile});
     return profile;
   }
 
@@ -307,6 +308,10 @@ class Tuning {
 
 }  // namespace
 
-Profile tune(const TuneRequest& request) { return Tuning(request).run(); }
+Profile tune(const TuneRequest& request) { return tune(request, {}); }
+
+Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after) {
+  return Tuning(request).run(after);
+}
 
 }  // namespace ft
