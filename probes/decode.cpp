@@ -63,7 +63,7 @@ class DecodeProbe final : public Probe {
     std::vector<Samples> result;
     const double end = now_seconds() + context.budget.seconds;
     for (size_t begin = 0; begin < context.candidates.size();) {
-      const size_t next = group_end(context, begin);
+      const size_t next = decode_group_end(context, begin);
       const auto part = static_cast<double>(next - begin) / static_cast<double>(context.candidates.size() - begin);
       run_group(context, begin, next, now_seconds() + part * (end - now_seconds()), result);
       if (context.interrupted && context.interrupted()) return result;
@@ -79,33 +79,6 @@ class DecodeProbe final : public Probe {
   }
 
  private:
-  // Candidates whose engines fit in memory together are interleaved; the others follow. The plan says what may be used,
-  // the system what is left of it now.
-  static size_t group_end(const ProbeContext& context, size_t begin) {
-    const ModelWeights& weights = *context.model.weights;
-    const bool on_gpu = context.memory_inputs.device == Device::kCuda;
-    MemoryBytes left = memory_left(context);
-    // The banks are there once, and on a GPU the dense weights.
-    if (on_gpu) left.device = std::min(left.device, offered_device_bytes(*context.gpu) - weights.formats.dense_bytes);
-    if (!on_gpu) {
-      left.host = std::min(left.host, context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total -
-                                          weights.formats.dense_bytes);
-    }
-    size_t end = begin;
-    for (; end < context.candidates.size(); ++end) {
-      const DecodeCandidate& candidate = context.candidates[end];
-      const MemoryBytes needed = engine_bytes(context, candidate.config);
-      if (end == begin) {
-        require_memory("the decode runs of " + candidate.name, needed, memory_left(context));
-      } else if (needed.host > left.host || (on_gpu && needed.device > left.device)) {
-        break;
-      }
-      left.host -= needed.host;
-      left.device -= needed.device + (on_gpu ? kDeviceReserveBytes : 0);  // of the next engine: graphs of its own
-    }
-    return end;
-  }
-
   // Every (context, batch) gets an equal share of what the ones before it left of the time.
   void run_group(ProbeContext& context, size_t begin, size_t next, double end, std::vector<Samples>& result) {
     Group group;
@@ -213,6 +186,31 @@ class DecodeProbe final : public Probe {
 };
 
 }  // namespace
+
+size_t decode_group_end(const ProbeContext& context, size_t begin) {
+  const ModelWeights& weights = *context.model.weights;
+  const bool on_gpu = context.memory_inputs.device == Device::kCuda;
+  MemoryBytes left = memory_left(context);
+  // The banks are there once, and on a GPU the dense weights.
+  if (on_gpu) left.device = std::min(left.device, offered_device_bytes(*context.gpu) - weights.formats.dense_bytes);
+  if (!on_gpu) {
+    left.host = std::min(left.host, context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total -
+                                        weights.formats.dense_bytes);
+  }
+  size_t end = begin;
+  for (; end < context.candidates.size(); ++end) {
+    const DecodeCandidate& candidate = context.candidates[end];
+    const MemoryBytes needed = engine_bytes(context, candidate.config);
+    if (end == begin) {
+      require_memory("the decode runs of " + candidate.name, needed, memory_left(context));
+    } else if (needed.host > left.host || (on_gpu && needed.device > left.device)) {
+      break;
+    }
+    left.host -= needed.host;
+    left.device -= needed.device + (on_gpu ? kDeviceReserveBytes : 0);  // of the next engine: graphs of its own
+  }
+  return end;
+}
 
 std::unique_ptr<Probe> make_decode_probe() { return std::make_unique<DecodeProbe>(); }
 

@@ -69,4 +69,9 @@ class DecodeRun {
   std::vector<Mark> marks_ = {Mark{}};
 };
 
+// Candidates whose engines fit in memory together are interleaved by `decode`; the others follow. The end of the group
+// of context.candidates that begins at `begin`: at least one more. The plan says what may be used, the system what is
+// left of it now. Throws Error(kFailed) where not even the first fits.
+size_t decode_group_end(const ProbeContext& context, size_t begin);
+
 }  // namespace ft

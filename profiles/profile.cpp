@@ -210,6 +210,26 @@ SampleRecord read_samples(const std::string& path) {
   return parse_samples(read_json(path, "samples file"), "samples file " + path);
 }
 
+std::string samples_text(const SampleRecord& record) {
+  OrderedJson json;
+  Writer writer(json);
+  fields(writer, record);
+  const auto compact = [](const OrderedJson& value) {
+    return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  };
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    text += (text.empty() ? "{\"" : ",\n \"") + key + "\": ";
+    if (key != "measurements") {
+      text += compact(value);
+      continue;
+    }
+    for (size_t i = 0; i < value.size(); ++i) text += (i == 0 ? "[\n  " : ",\n  ") + compact(value[i]);
+    text += value.empty() ? "[]" : "\n ]";
+  }
+  return text + "\n}\n";
+}
+
 void write_samples(const std::string& path, const SampleRecord& record) {
   const std::string text = json_text(record);
   parse_samples(parse_json(text, path), "samples file " + path);

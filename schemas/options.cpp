@@ -129,6 +129,11 @@ constexpr OptionSpec kTuneOptions[] = {
      .help = "Expert choices used with synthetic weights: a preset of the calibrated generator or a recorded trace. "
              "PRESET+lookahead:P/R also predicts the next layer's experts, with precision P and recall R."},
     kPackedCache,
+    {.name = "--record",
+     .kind = OptionKind::kText,
+     .value_name = "DIR",
+     .help = "Also writes a recording of the machine: samples, routing, inputs and the decision that follows from them "
+             "anywhere, at most 300 kB. DIR is made, may be empty or hold an older recording, and nothing else."},
     {.name = "--resume",
      .kind = OptionKind::kFlag,
      .help = "Uses the samples that an interrupted run left beside the output file."},

@@ -7,7 +7,7 @@
 namespace ft {
 
 struct SchemaText {
-  std::string_view name;  // "profile", "samples", "machine", "routing_trace"
+  std::string_view name;  // "profile", "samples", "machine", "recorded_decision", "recorded_inputs", "routing_trace"
   std::string_view text;  // JSON Schema, draft 7
 };
 std::span<const SchemaText> schema_texts();

@@ -21,36 +21,6 @@ constexpr double kWarmSteps = 0.25;  // of a trace: they fill the replayed cache
 
 int moe_layers(const AnalysisInput& input) { return static_cast<int>(input.geometry.moe_layers.size()); }
 
-SearchInput search_input(const AnalysisInput& from, const std::vector<ThreadModel>& models) {
-  FT_CHECK(from.trace != nullptr && !from.contexts.empty() && !from.batches.empty());
-  SearchInput input;
-  input.geometry = from.geometry;
-  input.formats = from.formats;
-  input.base = from.base;
-  input.memory = from.memory;
-  input.models = models;
-  input.contexts = from.contexts;
-  input.batches = from.batches;
-  for (const int64_t batch : input.batches) {
-    if (from.trace->tokens < batch) {
-      throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
-                                       .value = std::to_string(from.trace->tokens) + " tokens",
-                                       .allowed = "at least " + std::to_string(batch),
-                                       .action = "give a larger --budget or a smaller --batch"});
-    }
-    input.sequences.push_back(cut_sequences(split_trace(*from.trace, static_cast<int>(batch)), kMaxReplayUses));
-  }
-  int64_t shortest = from.trace->tokens;
-  for (const auto& sequences : input.sequences) shortest = std::min(shortest, sequences.front().tokens);
-  input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
-  input.strategy = from.strategy;
-  input.slots = from.slots;
-  input.slots_asked = from.slots_asked;
-  input.threads = from.threads;
-  input.cores = from.cores;
-  return input;
-}
-
 Serve serve_section(const AnalysisInput& input, const CandidatePrediction& chosen) {
   Serve serve;
   const EngineConfig& config = chosen.config;
@@ -105,6 +75,36 @@ void add_expectations(const AnalysisInput& input, const Analysis& analysis, cons
 }
 
 }  // namespace
+
+SearchInput search_input(const AnalysisInput& from, const std::vector<ThreadModel>& models) {
+  FT_CHECK(from.trace != nullptr && !from.contexts.empty() && !from.batches.empty());
+  SearchInput input;
+  input.geometry = from.geometry;
+  input.formats = from.formats;
+  input.base = from.base;
+  input.memory = from.memory;
+  input.models = models;
+  input.contexts = from.contexts;
+  input.batches = from.batches;
+  for (const int64_t batch : input.batches) {
+    if (from.trace->tokens < batch) {
+      throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
+                                       .value = std::to_string(from.trace->tokens) + " tokens",
+                                       .allowed = "at least " + std::to_string(batch),
+                                       .action = "give a larger --budget or a smaller --batch"});
+    }
+    input.sequences.push_back(cut_sequences(split_trace(*from.trace, static_cast<int>(batch)), kMaxReplayUses));
+  }
+  int64_t shortest = from.trace->tokens;
+  for (const auto& sequences : input.sequences) shortest = std::min(shortest, sequences.front().tokens);
+  input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
+  input.strategy = from.strategy;
+  input.slots = from.slots;
+  input.slots_asked = from.slots_asked;
+  input.threads = from.threads;
+  input.cores = from.cores;
+  return input;
+}
 
 Analysis analyze(const AnalysisInput& input) {
   Analysis analysis;

@@ -44,6 +44,9 @@ struct AnalysisInput {
   bool forced = false;  // some knob is pinned: the decision says so
 };
 
+// What analyze() searches.
+SearchInput search_input(const AnalysisInput& input, const std::vector<ThreadModel>& models);
+
 struct Analysis {
   std::vector<ThreadModel> models;  // ascending threads
   SearchResult search;

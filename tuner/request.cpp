@@ -8,6 +8,7 @@
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
 #include "kernels/base/json.h"
+#include "tuner/recording.h"
 
 namespace ft {
 namespace {
@@ -90,6 +91,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
                                     .action = "add --weights synthetic or leave --routing out"});
   }
   request.output = options.text("--output");
+  request.record = options.optional_text("--record").value_or("");
   request.budget_seconds = options.number("--budget");
   request.device_memory_limit_bytes = options.optional_integer("--vram-limit");
   request.host_memory_limit_bytes = options.optional_integer("--host-memory");
@@ -112,6 +114,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   read_device(options, request);
   // A tuning takes minutes: find out now whether its results can be written.
   for (const std::string& path : {request.output, samples_path(request.output)}) check_output("--output", path);
+  if (options.has("--record")) check_record_folder(request.record);
   return request;
 }
 

@@ -19,6 +19,7 @@ struct TuneRequest {
   CachePolicy cache_policy = CachePolicy::kLrfu;
   int max_prefetches = 0;  // 0: look-ahead off
   std::string output;
+  std::string record;  // folder of a recording (tuner/recording.h); empty: none
   double budget_seconds = 120;
   std::optional<int64_t> device_memory_limit_bytes, host_memory_limit_bytes;
   std::vector<int64_t> contexts, batches;  // ascending; empty: chosen from the model

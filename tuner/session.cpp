@@ -19,6 +19,7 @@
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
 #include "tuner/preflight.h"
+#include "tuner/recording.h"
 
 namespace ft {
 namespace {
@@ -71,7 +72,7 @@ class Tuning {
     throttled_at_start_ = throttled_usec();
   }
 
-  Profile run() {
+  Profile run(const std::function<void(const TunedSession&)>& after) {
     if (earlier_) resume(*earlier_);
     progress_.start(now_seconds() - created_);
     const auto probes = make_probes();
@@ -90,8 +91,10 @@ class Tuning {
     stop_if_interrupted();
     Profile profile = make_profile(analysis);
     write_profile(request_.output, profile);
+    record_machine(analysis);
     std::error_code ignored;
     std::filesystem::remove(samples_path(request_.output), ignored);
+    if (after) after({context(), analysis_input(), analysis, profile});
     return profile;
   }
 
@@ -259,6 +262,22 @@ class Tuning {
     return input;
   }
 
+  void record_machine(const Analysis& analysis) {
+    if (request_.record.empty()) return;
+    Recording recording;
+    recording.machine = {*context().topology, *context().cpus, *context().memory};
+    recording.samples = record_;
+    recording.trace = *context().trace;
+    recording.inputs = analysis_input();
+    recording.about = fmt::format(
+        "{}, {} MoE layers x {} experts, {}, {} weights, on {}", weights().geometry.family,
+        weights().geometry.moe_layers.size(), weights().geometry.expert.experts, weights().formats.experts,
+        record_.identity.model.weights,
+        record_.identity.host.gpu_name.empty() ? record_.identity.host.cpu_model : record_.identity.host.gpu_name);
+    write_recording(request_.record, std::move(recording), analysis);
+    log_info("recorded: " + request_.record);
+  }
+
   Profile make_profile(const Analysis& analysis) {
     Conclusion conclusion = conclude(analysis_input(), analysis);
     Profile profile;
@@ -295,6 +314,10 @@ class Tuning {
 
 }  // namespace
 
-Profile tune(const TuneRequest& request) { return Tuning(request).run(); }
+Profile tune(const TuneRequest& request) { return tune(request, {}); }
+
+Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after) {
+  return Tuning(request).run(after);
+}
 
 }  // namespace ft
