@@ -24,7 +24,8 @@ inline constexpr int kProfileMajor = 1;
 // 1: identity.model.data_sample_hash. 2: conditions.link and .banks, serve.link_slowdown.
 // 3: serve.fetch_mechanism (absent: sm), .cache_policy (absent: lru), .look_ahead (absent: off),
 //    .max_prefetches_per_layer
-// 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, routing
+// 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, .gap,
+//    .missing_us_per_layer, routing, serve.expected, .fallback
 inline constexpr int kProfileMinor = 4;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
 std::string profile_version_text();  // "1.4.0": what is written
@@ -119,6 +120,8 @@ struct Candidate {
   std::vector<double> measured_tok_s;  // empty when it was not run
   std::vector<double> measured_low, measured_high;
   double predicted_hit_rate = 0, measured_hit_rate = 0;
+  std::optional<double> gap;                   // measured over predicted time, at filled contexts; absent: none was
+  std::optional<double> missing_us_per_layer;  // when the gap is over the stated factor
   bool chosen = false;
   std::string verdict;                   // "chosen", or why not
   std::vector<CostPart> parts;           // empty when it could not be predicted
@@ -152,6 +155,28 @@ struct Decision {
   std::vector<std::string> warnings;
 };
 
+// What decode steps of one (context, batch) are expected to be like: what the engine compares itself with in service.
+struct ExpectedPart {
+  std::string name;  // as in CostPart
+  double seconds = 0;
+};
+struct ExpectedPoint {
+  int64_t context = 0, batch = 1;
+  double tok_s = 0, low_tok_s = 0, high_tok_s = 0;  // over the whole batch, with its interval: measured or predicted
+  double hit_rate = 0;
+  double fetched_per_token = 0, cpu_per_token = 0;  // distinct experts of a step, over all layers, by its sequences
+  std::vector<ExpectedPart> parts;                  // of a step, they sum to batch / tok_s; empty: not known
+};
+
+// What the engine may change to between steps when the choice does not do what was expected: --on-drift fallback. What
+// is allocated stays as it is: threads, slots and cache policy are those of `serve`, and so is look-ahead.
+struct Fallback {
+  std::string strategy;  // "offload"
+  std::vector<int> fetch_of_misses;
+  int64_t promote_bytes_per_layer = 0;
+  std::vector<ExpectedPoint> expected;  // empty: not known
+};
+
 // Exactly what the engine consumes. No sentinels, no free text: an absent optional key is absent.
 struct Serve {
   std::string device;  // "host" | "cuda"
@@ -175,6 +200,9 @@ struct Serve {
   std::optional<int> link_slowdown;            // cuda, for tests: the link moves every blob so many times; absent: once
   double predicted_tok_s = 0;                  // batch 1, smallest context: what stats compare with; 0: not tuned
   double ceiling_gbps = 0;  // mem_read with these threads; on cuda see ceiling_gbps() in tuner/measurements.h
+  // One per (context, batch) that was tuned, contexts outermost; empty: the rate in service is not judged.
+  std::vector<ExpectedPoint> expected;
+  std::optional<Fallback> fallback;  // absent: there is none
 };
 
 struct Profile {

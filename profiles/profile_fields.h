@@ -180,6 +180,8 @@ void fields(V& v, T& candidate) {
   v.required("measured_high", candidate.measured_high);
   v.required("predicted_hit_rate", candidate.predicted_hit_rate);
   v.required("measured_hit_rate", candidate.measured_hit_rate);
+  v.present("gap", candidate.gap);
+  v.present("missing_us_per_layer", candidate.missing_us_per_layer);
   v.required("chosen", candidate.chosen);
   v.required("verdict", candidate.verdict);
   v.unless_empty("parts", candidate.parts);
@@ -201,6 +203,33 @@ void fields(V& v, T& decision) {
   v.required("missing_us_per_layer", decision.missing_us_per_layer);
   v.required("reason", decision.reason);
   v.required("warnings", decision.warnings);
+}
+
+template <class V, MaybeConst<ExpectedPart> T>
+void fields(V& v, T& part) {
+  v.required("name", part.name);
+  v.required("seconds", part.seconds);
+}
+
+template <class V, MaybeConst<ExpectedPoint> T>
+void fields(V& v, T& point) {
+  v.required("context", point.context);
+  v.required("batch", point.batch);
+  v.required("tok_s", point.tok_s);
+  v.required("low_tok_s", point.low_tok_s);
+  v.required("high_tok_s", point.high_tok_s);
+  v.required("hit_rate", point.hit_rate);
+  v.required("fetched_per_token", point.fetched_per_token);
+  v.required("cpu_per_token", point.cpu_per_token);
+  v.unless_empty("parts", point.parts);
+}
+
+template <class V, MaybeConst<Fallback> T>
+void fields(V& v, T& fallback) {
+  v.required("strategy", fallback.strategy);
+  v.required("fetch_of_misses", fallback.fetch_of_misses);
+  v.required("promote_bytes_per_layer", fallback.promote_bytes_per_layer);
+  v.unless_empty("expected", fallback.expected);
 }
 
 template <class V, MaybeConst<Serve> T>
@@ -226,6 +255,8 @@ void fields(V& v, T& serve) {
   v.present("link_slowdown", serve.link_slowdown);
   v.required("predicted_tok_s", serve.predicted_tok_s);
   v.required("ceiling_gbps", serve.ceiling_gbps);
+  v.unless_empty("expected", serve.expected);
+  v.present("fallback", serve.fallback);
 }
 
 template <class V, MaybeConst<Profile> T>

@@ -28,28 +28,82 @@ class Rules {
 std::string index(const std::string& path, size_t i) { return path + "[" + std::to_string(i) + "]"; }
 
 // fetch_of_misses[m] of m misses go over the link (engine/engine_config.h).
-void check_split(const Rules& rules, const Serve& serve) {
-  const std::string path = "serve.fetch_of_misses";
-  if (serve.strategy == "resident") {
-    rules.absent(serve.fetch_of_misses.empty(), path, "with strategy resident");
+void check_split(const Rules& rules, const std::string& path, const std::string& strategy,
+                 const std::vector<int>& fetch_of_misses) {
+  if (strategy == "resident") {
+    rules.absent(fetch_of_misses.empty(), path, "with strategy resident");
     return;
   }
-  rules.require(!serve.fetch_of_misses.empty(), path, "absent", "an array, with strategy " + serve.strategy);
-  for (size_t m = 0; m < serve.fetch_of_misses.size(); ++m) {
-    const int fetched = serve.fetch_of_misses[m];
+  rules.require(!fetch_of_misses.empty(), path, "absent", "an array, with strategy " + strategy);
+  for (size_t m = 0; m < fetch_of_misses.size(); ++m) {
+    const int fetched = fetch_of_misses[m];
     const std::string count = std::to_string(fetched);
     rules.require(fetched <= static_cast<int>(m), index(path, m), count, "0 to " + std::to_string(m));
-    if (serve.strategy == "offload") {
+    if (strategy == "offload") {
       rules.require(fetched == static_cast<int>(m), index(path, m), count,
                     std::to_string(m) + " with strategy offload");
     }
-    if (serve.strategy == "cpu") rules.require(fetched == 0, index(path, m), count, "0 with strategy cpu");
+    if (strategy == "cpu") rules.require(fetched == 0, index(path, m), count, "0 with strategy cpu");
   }
+}
+
+// One point per (context, batch) of the conditions, in their order: the engine interpolates between them.
+void check_expected(const Rules& rules, const std::string& path, const std::vector<ExpectedPoint>& expected,
+                    const Conditions& conditions) {
+  if (expected.empty()) return;
+  const auto require_ascending = [&](const char* key, const std::vector<int64_t>& list) {
+    for (size_t i = 1; i < list.size(); ++i) {
+      rules.require(list[i] > list[i - 1], index(key, i), std::to_string(list[i]),
+                    "more than " + std::to_string(list[i - 1]) + ", with " + path);
+    }
+  };
+  require_ascending("conditions.contexts", conditions.contexts);
+  require_ascending("conditions.batches", conditions.batches);
+  const size_t batches = conditions.batches.size(), points = conditions.contexts.size() * batches;
+  rules.require(expected.size() == points, path, "array of " + std::to_string(expected.size()),
+                "one entry per context and batch of conditions: " + std::to_string(points));
+  for (size_t i = 0; i < points; ++i) {
+    const ExpectedPoint& point = expected[i];
+    const std::string at = index(path, i);
+    const int64_t context = conditions.contexts[i / batches], batch = conditions.batches[i % batches];
+    rules.require(point.context == context, at + ".context", std::to_string(point.context),
+                  std::to_string(context) + ", in the order of conditions");
+    rules.require(point.batch == batch, at + ".batch", std::to_string(point.batch),
+                  std::to_string(batch) + ", in the order of conditions");
+    rules.require(point.low_tok_s <= point.tok_s, at + ".low_tok_s", std::to_string(point.low_tok_s),
+                  "at most tok_s, " + std::to_string(point.tok_s));
+    rules.require(point.high_tok_s >= point.tok_s, at + ".high_tok_s", std::to_string(point.high_tok_s),
+                  "at least tok_s, " + std::to_string(point.tok_s));
+    std::set<std::string> names;
+    for (size_t part = 0; part < point.parts.size(); ++part) {
+      rules.require(names.insert(point.parts[part].name).second, index(at + ".parts", part) + ".name",
+                    point.parts[part].name, "each part once");
+    }
+  }
+}
+
+// Only what can change between steps may differ from the choice, and the choice must have slots to fetch into.
+void check_fallback(const Rules& rules, const Profile& profile) {
+  const Serve& serve = profile.serve;
+  if (!serve.fallback) return;
+  const Fallback& fallback = *serve.fallback;
+  rules.absent(serve.strategy == "cpu" || serve.strategy == "hybrid", "serve.fallback",
+               "with strategy " + serve.strategy);
+  rules.absent(serve.slots > 0, "serve.fallback", "without slots");
+  check_split(rules, "serve.fallback.fetch_of_misses", fallback.strategy, fallback.fetch_of_misses);
+  rules.require(fallback.fetch_of_misses.size() == serve.fetch_of_misses.size(), "serve.fallback.fetch_of_misses",
+                "array of " + std::to_string(fallback.fetch_of_misses.size()),
+                "as many as serve.fetch_of_misses: " + std::to_string(serve.fetch_of_misses.size()));
+  rules.require(fallback.promote_bytes_per_layer == 0, "serve.fallback.promote_bytes_per_layer",
+                std::to_string(fallback.promote_bytes_per_layer), "0 with strategy " + fallback.strategy);
+  check_expected(rules, "serve.fallback.expected", fallback.expected, profile.conditions);
 }
 
 void check_serve(const Rules& rules, const Profile& profile) {
   const Serve& serve = profile.serve;
-  check_split(rules, serve);
+  check_split(rules, "serve.fetch_of_misses", serve.strategy, serve.fetch_of_misses);
+  check_expected(rules, "serve.expected", serve.expected, profile.conditions);
+  check_fallback(rules, profile);
   if (serve.strategy == "resident") {
     rules.require(serve.slots >= 1, "serve.slots", std::to_string(serve.slots), "every expert with strategy resident");
   }

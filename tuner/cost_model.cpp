@@ -8,13 +8,24 @@ namespace ft {
 namespace {
 
 constexpr CostTermInfo kTerms[] = {
-    {CostTerm::kBase, "a_layer", "s", true},           {CostTerm::kBasePerToken, "s_layer_token", "s", true},
-    {CostTerm::kSlotFixed, "a_g", "s", true},          {CostTerm::kSlotPerExpert, "s_g", "s", false},
-    {CostTerm::kSlotPerPick, "e_g", "s", false},       {CostTerm::kCpuFixed, "a_c", "s", true},
-    {CostTerm::kCpuPerExpert, "s_c", "s", false},      {CostTerm::kCpuPerPick, "e_c", "s", false},
-    {CostTerm::kLinkFixed, "a_f", "s", true},          {CostTerm::kLinkPerExpert, "s_f", "s", false},
-    {CostTerm::kPerPromotion, "s_p", "s", false},      {CostTerm::kLinkIdle, "a_w", "s", true},
-    {CostTerm::kContentionCompute, "k_c", "1", false}, {CostTerm::kContentionLink, "k_f", "1", false},
+    {CostTerm::kBase, "a_layer", "s", true},
+    {CostTerm::kBasePerToken, "s_layer_token", "s", true},
+    {CostTerm::kSlotFixed, "a_g", "s", true},
+    {CostTerm::kSlotPerExpert, "s_g", "s", false},
+    {CostTerm::kSlotPerPick, "e_g", "s", false},
+    {CostTerm::kCpuFixed, "a_c", "s", true},
+    {CostTerm::kCpuPerExpert, "s_c", "s", false},
+    {CostTerm::kCpuPerPick, "e_c", "s", false},
+    {CostTerm::kLinkFixed, "a_f", "s", true},
+    {CostTerm::kLinkPerExpert, "s_f", "s", false},
+    {CostTerm::kPerPromotion, "s_p", "s", false},
+    {CostTerm::kLinkIdle, "a_w", "s", true},
+    {CostTerm::kContentionCompute, "k_c", "1", false},
+    {CostTerm::kContentionLink, "k_f", "1", false},
+    {CostTerm::kCopyEngineFixed, "a_f_copy_engine", "s", true},
+    {CostTerm::kCopyEnginePerExpert, "s_f_copy_engine", "s", false},
+    {CostTerm::kLookAhead, "a_r", "s", true},
+    {CostTerm::kLookAheadPerToken, "e_r", "s", true},
 };
 static_assert(std::size(kTerms) == kCostTermCount);
 
@@ -36,43 +47,89 @@ double beside(double alone, double contention, double other) {
 
 std::span<const CostTermInfo> cost_terms() { return kTerms; }
 
-double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& n) {
-  const double base =
-      cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens + cost[CostTerm::kPerPromotion] * n.promoted;
-  const double slot_fixed = cost[CostTerm::kSlotFixed];
-  const double cpu = (n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0) + cpu_work(cost, n.cpu, n.cpu_picks);
-  const double compute_slower = cost[CostTerm::kContentionCompute], link_slower = cost[CostTerm::kContentionLink];
-  if (device == Device::kCuda) {
-    // On a GPU only the CPU arm competes with the copies.
-    const double link = n.fetched > 0 ? cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * n.fetched : 0;
-    const double slots =
-        n.hits + n.fetched > 0 ? slot_fixed + slot_work(cost, n.hits + n.fetched, n.hit_picks + n.fetched_picks) : 0;
-    const double computed = beside(cpu, compute_slower, link * (1 + link_slower));
-    return base + std::max(computed, beside(link, link_slower, computed) + slots);
+CostParameters engaged_cost(const CostParameters& cost, FetchMechanism mechanism, LookAhead look_ahead) {
+  CostParameters engaged = cost;
+  if (mechanism == FetchMechanism::kCopyEngine) {
+    engaged[CostTerm::kLinkFixed] = cost[CostTerm::kCopyEngineFixed];
+    engaged[CostTerm::kLinkPerExpert] = cost[CostTerm::kCopyEnginePerExpert];
   }
+  if (look_ahead != LookAhead::kOff) {
+    engaged[CostTerm::kBase] += cost[CostTerm::kLookAhead];
+    engaged[CostTerm::kBasePerToken] += cost[CostTerm::kLookAheadPerToken];
+  }
+  return engaged;
+}
+
+double between_layers(const DenseCost& dense, int tokens, int64_t context, int layers) {
+  return dense.seconds(tokens, context) / (layers + 1);
+}
+
+namespace {
+
+double base_seconds(const CostParameters& cost, const LayerCounts& n) {
+  return cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens + cost[CostTerm::kPerPromotion] * n.promoted;
+}
+
+// A layer behind its base, with `ahead` seconds of prefetches on the link behind the fetches.
+double cuda_arms(const CostParameters& cost, const LayerCounts& n, double ahead, bool& cpu_last) {
+  const double compute_slower = cost[CostTerm::kContentionCompute], link_slower = cost[CostTerm::kContentionLink];
+  const double cpu = (n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0) + cpu_work(cost, n.cpu, n.cpu_picks);
+  // On a GPU only the CPU arm competes with the copies.
+  const double link = n.fetched > 0 ? cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * n.fetched : 0;
+  const double slots = n.hits + n.fetched > 0 ? cost[CostTerm::kSlotFixed] +
+                                                    slot_work(cost, n.hits + n.fetched, n.hit_picks + n.fetched_picks)
+                                              : 0;
+  const double computed = beside(cpu, compute_slower, (link + ahead) * (1 + link_slower));
+  const double copied = beside(link, link_slower, computed) + slots;
+  cpu_last = computed > copied;
+  return std::max(computed, copied);
+}
+
+double host_arms(const CostParameters& cost, const LayerCounts& n, double ahead) {
+  const double slot_fixed = cost[CostTerm::kSlotFixed];
+  const double compute_slower = cost[CostTerm::kContentionCompute], link_slower = cost[CostTerm::kContentionLink];
   const double fixed = std::max(n.hits > 0 ? slot_fixed : 0, n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0);
   const double ready =
       fixed + slot_work(cost, n.hits, n.hit_picks) + cpu_work(cost, n.cpu, n.cpu_picks);  // one group, one fixed cost
-  if (n.fetched == 0) return base + ready;
+  if (n.fetched == 0) return beside(ready, compute_slower, ahead * (1 + link_slower));
   const double idle = n.hits + n.cpu == 0 ? cost[CostTerm::kLinkIdle] : 0;
   const auto link = [&](int experts) {
     return cost[CostTerm::kLinkFixed] + idle + cost[CostTerm::kLinkPerExpert] * experts;
   };
-  const double computed = beside(ready, compute_slower, link(n.fetched) * (1 + link_slower));
+  const double computed = beside(ready, compute_slower, (link(n.fetched) + ahead) * (1 + link_slower));
   const double fetched = slot_work(cost, n.fetched, n.fetched_picks);
   const double last_copy = beside(link(n.fetched), link_slower, computed) + fetched / n.fetched;
   const double first_copy = beside(link(1), link_slower, computed) + fetched + (n.fetched > 1 ? slot_fixed : 0);
-  return base + slot_fixed + std::max({computed + fetched, last_copy, first_copy});
+  return slot_fixed + std::max({computed + fetched, last_copy, first_copy});
+}
+
+}  // namespace
+
+LayerPieces layer_pieces(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
+  const double ahead = cost[CostTerm::kLinkPerExpert] * n.prefetched;
+  LayerPieces pieces;
+  pieces.base = base_seconds(cost, n);
+  pieces.arms = device == Device::kCuda ? cuda_arms(cost, n, ahead, pieces.cpu_last) : host_arms(cost, n, ahead);
+  if (n.prefetched == 0) return pieces;
+  const double link = cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * n.fetched + ahead;
+  pieces.rest = std::max(0.0, link - between - pieces.base - pieces.arms);
+  return pieces;
+}
+
+double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
+  const LayerPieces pieces = layer_pieces(cost, device, n, between);
+  return pieces.base + pieces.arms + pieces.rest;
 }
 
 double step_seconds(const CostParameters& cost, const DenseCost& dense, Device device, int64_t context,
                     const ReplayResult& replay) {
   FT_CHECK(!replay.distribution.empty() && replay.steps > 0);
+  const int tokens = replay.distribution[0].counts.tokens;
+  const double between = between_layers(dense, tokens, context, replay.layers);
   double layers = 0;
   for (const WeightedCounts& entry : replay.distribution) {
-    layers += static_cast<double>(entry.times) * layer_seconds(cost, device, entry.counts);
+    layers += static_cast<double>(entry.times) * layer_seconds(cost, device, entry.counts, between);
   }
-  const int tokens = replay.distribution[0].counts.tokens;
   return dense.seconds(tokens, context) + layers / static_cast<double>(replay.steps);
 }
 

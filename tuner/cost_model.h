@@ -18,6 +18,11 @@
 // runs at full speed (measured on two cores: one expert to fetch and 1, 2, 3 on the CPU take 26 + 8, 16, 25 us, three
 // to fetch and one on the CPU 49 + 6, where a link slowed to its end would take 49 + 18). A promotion costs
 // per_promotion.
+// Look-ahead: a_r + e_r tokens a layer for the predicting router, and the link carries prefetched experts too, behind
+// the layer's own fetches: they slow what runs beside them like fetches, and where link time of a layer (fetches,
+// then s_f for each prefetched one) is longer than the layer and what follows it before the next one, the next layer
+// waits for the rest. What a prefetch saves shows in the replay: hits in place of misses.
+// The copy engine has a fixed cost and a slope of the link of its own.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +51,12 @@ enum class CostTerm : uint8_t {
   kLinkIdle,
   kContentionCompute,
   kContentionLink,
+  kCopyEngineFixed,  // a_f and s_f of FetchMechanism::kCopyEngine: see engaged_cost
+  kCopyEnginePerExpert,
+  kLookAhead,  // per layer with look-ahead
+  kLookAheadPerToken,
 };
-inline constexpr int kCostTermCount = 14;
+inline constexpr int kCostTermCount = 18;
 inline constexpr int kLinearTermCount = 11;  // the ones that cells with one arm tell: before kLinkIdle
 
 struct CostTermInfo {
@@ -66,7 +75,19 @@ struct CostParameters {
   double& operator[](CostTerm term) { return value[static_cast<int>(term)]; }
 };
 
-double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& counts);
+// The parameters of an engine with this mechanism and look-ahead: link terms of the copy engine take the place of a_f
+// and s_f, a_r and e_r are added to the base. All other functions take these.
+CostParameters engaged_cost(const CostParameters& cost, FetchMechanism mechanism, LookAhead look_ahead);
+
+// between: seconds from the end of this layer to the next one, in which prefetched experts may still come.
+double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& counts, double between = 0);
+// The same in pieces, which sum to it.
+struct LayerPieces {
+  double base = 0, arms = 0;
+  double rest = 0;        // of prefetches: what the next layer waits for
+  bool cpu_last = false;  // cuda: of the arms the CPU's ends last
+};
+LayerPieces layer_pieces(const CostParameters& cost, Device device, const LayerCounts& counts, double between = 0);
 
 // The step without its MoE layers: t = fixed + per_token tokens + (per_position + per_further_position (tokens - 1))
 // context. The first sequence has a slope of its own, because caches hold the keys and values of one sequence where
@@ -75,12 +96,17 @@ struct DenseCost {
   int threads = 1;
   double fixed = 0, per_token = 0, per_position = 0, per_further_position = 0;
 
+  double attention_seconds(int tokens, int64_t context) const {  // what grows with the context
+    return (per_position + per_further_position * (tokens - 1)) * static_cast<double>(context);
+  }
   double seconds(int tokens, int64_t context) const {
-    return fixed + per_token * tokens +
-           (per_position + per_further_position * (tokens - 1)) * static_cast<double>(context);
+    return fixed + per_token * tokens + attention_seconds(tokens, context);
   }
 };
+// Seconds between two MoE layers: an even share of the dense part, the head counted as one more layer.
+double between_layers(const DenseCost& dense, int tokens, int64_t context, int layers);
 
+inline constexpr double kLeastStepSeconds = 1e-12;  // so that rates of a model of zeros are numbers
 // One decode step: dense part plus all layers, expected over the replay's distribution.
 double step_seconds(const CostParameters& cost, const DenseCost& dense, Device device, int64_t context,
                     const ReplayResult& replay);

@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "tuner/measurements.h"
+#include "tuner/prediction.h"
 
 namespace ft {
 namespace {
@@ -29,6 +30,8 @@ bool is_filled(const Measurement& point) {
   const auto filled = point.at.find("context_filled"), asked = point.at.find("context");
   return filled == point.at.end() || asked == point.at.end() || filled->second >= asked->second;
 }
+
+bool fetches(Strategy strategy) { return strategy == Strategy::kOffload || strategy == Strategy::kHybrid; }
 
 double hit_rate(const Measured& measured) {
   const auto found = measured.points[0]->at.find("hit_rate");
@@ -144,32 +147,54 @@ class Decider {
   }
 
   // Over the points whose context was filled: decoding at another one than was predicted says nothing of the model.
-  void state_gap(const Measured& best) {
-    Decision& d = result_.decision;
-    const std::vector<double>& predicted = ranked_[best.ranked].tok_s;
-    double sum = 0, missing_us = 0;  // missing: of a step at the first such point
+  struct Gap {
     int points = 0;
-    for (size_t p = 0; p < best.points.size(); ++p) {
-      if (!is_filled(*best.points[p])) continue;
-      const double measured = median(best.points[p]->values);
-      if (points++ == 0) {
+    double factor = 1;      // measured over predicted time
+    double missing_us = 0;  // of a step at the first such point
+    bool is_stated() const { return factor > kStatedGap || factor < 1 / kStatedGap; }
+  };
+  Gap gap_of(const Measured& entry) const {
+    const std::vector<double>& predicted = ranked_[entry.ranked].tok_s;
+    Gap gap;
+    double sum = 0;
+    for (size_t p = 0; p < entry.points.size(); ++p) {
+      if (!is_filled(*entry.points[p])) continue;
+      const double measured = median(entry.points[p]->values);
+      if (gap.points++ == 0) {
         const auto batch = static_cast<double>(input_.batches[p % input_.batches.size()]);
-        missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
+        gap.missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
       }
       sum += std::log(predicted[p] / measured);
     }
-    if (points == 0) {
-      d.gap = 1;
-      d.warnings.push_back("the prediction was not checked: the budget filled no context");
-      return;
+    if (gap.points > 0) gap.factor = std::exp(sum / gap.points);
+    return gap;
+  }
+  double missing_us_per_layer(const Gap& gap) const {
+    return gap.is_stated() && input_.moe_layers > 0 ? gap.missing_us / input_.moe_layers : 0;
+  }
+
+  void state_gap(const Measured& best) {
+    Decision& d = result_.decision;
+    const Gap gap = gap_of(best);
+    d.gap = gap.factor;
+    if (gap.points == 0) d.warnings.push_back("the prediction was not checked: the budget filled no context");
+    d.missing_us_per_layer = missing_us_per_layer(gap);
+    if (gap.is_stated()) {
+      d.warnings.push_back(fmt::format(
+          "measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
+          "model does not explain this machine; the measured winner stands",
+          d.gap, d.missing_us_per_layer));
     }
-    d.gap = std::exp(sum / points);
-    if (d.gap <= kStatedGap && d.gap >= 1 / kStatedGap) return;
-    d.missing_us_per_layer = input_.moe_layers == 0 ? 0 : missing_us / input_.moe_layers;
-    d.warnings.push_back(
-        fmt::format("measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
-                    "model does not explain this machine; the measured winner stands",
-                    d.gap, d.missing_us_per_layer));
+    // A loser that was predicted well off is the same misfit: the prediction might have chosen it.
+    for (const Measured& entry : measured_) {
+      const Gap other = gap_of(entry);
+      if (entry.ranked == best.ranked || !other.is_stated()) continue;
+      const EngineConfig& config = ranked_[entry.ranked].config;
+      d.warnings.push_back(
+          fmt::format("{} with {} threads: measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the "
+                      "first point)",
+                      strategy_name(config.strategy), config.threads, other.factor, missing_us_per_layer(other)));
+    }
   }
 
   // One warning for all candidates: they share the filled cache.
@@ -218,7 +243,15 @@ class Decider {
       candidate.threads = prediction.config.threads;
       candidate.slots = prediction.config.slots;
       candidate.split = prediction.split;
+      if (prediction.config.device == Device::kCuda && fetches(prediction.config.strategy)) {
+        candidate.fetch_mechanism = fetch_mechanism_name(prediction.config.fetch_mechanism);
+      }
+      if (prediction.config.look_ahead != LookAhead::kOff) {
+        candidate.max_prefetches_per_layer = prediction.config.max_prefetches_per_layer;
+      }
       candidate.predicted_tok_s = prediction.tok_s;
+      candidate.parts = cost_parts(prediction.parts);
+      add_replays(i, candidate);
       candidate.predicted_hit_rate = prediction.hit_rate[0];
       candidate.chosen = i == result_.chosen;
       candidate.verdict = candidate.chosen ? "chosen" : verdict_of(i);
@@ -230,6 +263,16 @@ class Decider {
       candidate.strategy = strategy_name(rejected.strategy);
       candidate.verdict = rejected.reason;
       result_.candidates.push_back(std::move(candidate));
+    }
+  }
+
+  // Of what was worth a decode run: the others would make a profile large.
+  void add_replays(size_t index, Candidate& candidate) const {
+    const CandidatePrediction& prediction = ranked_[index];
+    if (prediction.replays == nullptr) return;
+    if (std::find(input_.measured.begin(), input_.measured.end(), index) == input_.measured.end()) return;
+    for (size_t b = 0; b < prediction.replays->size(); ++b) {
+      candidate.replays.push_back(replay_record((*prediction.replays)[b], input_.batches[b]));
     }
   }
 
@@ -272,6 +315,9 @@ class Decider {
       candidate.measured_high.push_back(std::max(interval.high, candidate.measured_tok_s.back()));
     }
     candidate.measured_hit_rate = hit_rate(*entry);
+    const Gap gap = gap_of(*entry);
+    if (gap.points > 0) candidate.gap = gap.factor;
+    if (gap.is_stated()) candidate.missing_us_per_layer = missing_us_per_layer(gap);
   }
 
   const DecideInput& input_;

@@ -9,6 +9,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "tuner/cells.h"
+#include "tuner/prediction.h"
 
 namespace ft {
 namespace {
@@ -112,8 +113,10 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
   return models;
 }
 
-CostModelRecord cost_model_record(const std::vector<ThreadModel>& models) {
+CostModelRecord cost_model_record(const std::vector<ThreadModel>& models, int moe_layers) {
   CostModelRecord record;
+  const double layers = moe_layers;
+  record.parameters.push_back(parameter(std::string(kMoeLayersParameter), "1", layers, {layers, layers}));
   double error = 0, error_without = 0;
   for (const ThreadModel& model : models) {
     const std::string suffix = ".threads=" + std::to_string(model.cost.cost.threads);

@@ -31,7 +31,8 @@ std::string link_condition(std::span<const Measurement> measurements);
 // One fitted model per thread count that has the cells it needs. Throws Error(kFailed) when there is none.
 std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, Device device, int moe_layers,
                                     uint64_t seed);
-CostModelRecord cost_model_record(const std::vector<ThreadModel>& models);
+// With the number of MoE layers beside the parameters: tuner/prediction.h reads them back.
+CostModelRecord cost_model_record(const std::vector<ThreadModel>& models, int moe_layers);
 
 // The series of `decode` for candidate `index` at a point; null when it was not run.
 const Measurement* decode_series(std::span<const Measurement> measurements, size_t index, int64_t context,

@@ -2,31 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 #include <tuple>
 
 #include "kernels/base/error.h"
+#include "tuner/predictor.h"
 
 namespace ft {
 namespace {
 
 constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hold the link for the next layer
 constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};  // splits tried beside the model's own
-
-// What a replay depends on. Thread counts share replays.
-struct SlotUse {
-  int64_t slots = 0;
-  SplitTable fetch_of_misses;
-  int max_promotions = 0;
-  bool start_full = false;
-  int max_prefetches = 0;
-  auto operator<=>(const SlotUse&) const = default;
-};
-
-int max_distinct(const SearchInput& input) {
-  return std::min(input.geometry.expert.experts, input.geometry.expert.top_k * input.base.max_batch);
-}
 
 SplitTable constant_share(int size, double share) {
   SplitTable table(static_cast<size_t>(size) + 1, 0);
@@ -36,13 +22,7 @@ SplitTable constant_share(int size, double share) {
 
 class Search {
  public:
-  explicit Search(const SearchInput& input) : input_(input), size_(max_distinct(input)) {
-    FT_CHECK(!input.models.empty() && !input.contexts.empty() && !input.batches.empty());
-    FT_CHECK(input.batches.size() == input.sequences.size());
-    for (size_t b = 0; b < input.batches.size(); ++b) {
-      FT_CHECK(static_cast<int64_t>(input.sequences[b].size()) == input.batches[b]);
-    }
-  }
+  explicit Search(const SearchInput& input) : input_(input), predictor_(input), size_(predictor_.max_distinct()) {}
 
   SearchResult run() {
     bool measured = false;
@@ -226,70 +206,15 @@ class Search {
     if (best) result_.ranked.push_back(std::move(*best));
   }
 
-  const std::vector<ReplayResult>& replays(const SlotUse& policy) {
-    auto& found = replays_[policy];
-    if (!found.empty()) return found;
-    ReplayOptions options;
-    options.slots = policy.slots;
-    options.fetch_of_misses = policy.fetch_of_misses;
-    options.max_promotions = policy.max_promotions;
-    options.start_full = policy.start_full;
-    options.discard_steps = input_.discard_steps;
-    options.cache_policy = input_.base.cache_policy;
-    options.max_distinct = size_;
-    options.max_prefetches = policy.max_prefetches;
-    for (const auto& sequences : input_.sequences) found.push_back(replay(sequences, options));
-    return found;
-  }
+  const std::vector<ReplayResult>& replays(const SlotUse& use) { return predictor_.replays(use); }
 
-  std::vector<double> tokens_per_second(const CostParameters& cost, const DenseCost& dense,
-                                        const std::vector<ReplayResult>& results) const {
-    std::vector<double> rates;
-    for (const int64_t context : input_.contexts) {
-      for (size_t b = 0; b < input_.batches.size(); ++b) {
-        const double seconds = step_seconds(cost, dense, input_.base.device, context, results[b]);
-        rates.push_back(static_cast<double>(input_.batches[b]) / std::max(seconds, 1e-12));
-      }
-    }
-    return rates;
-  }
-
-  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& policy) {
-    const std::vector<ReplayResult>& results = replays(policy);
-    CandidatePrediction candidate;
-    candidate.config = input_.base;
-    candidate.config.strategy = strategy;
-    drop_unusable_look_ahead(candidate.config);
-    candidate.config.threads = threads_of(strategy, model);
-    candidate.config.slots = policy.slots;
-    candidate.config.fetch_of_misses = policy.fetch_of_misses;
-    candidate.config.promote_bytes_per_layer = policy.max_promotions * input_.formats.expert_bytes_max;
-    candidate.split = strategy == Strategy::kResident ? "all resident"
-                                                      : describe_split(policy.fetch_of_misses, policy.max_promotions);
-    candidate.content = results[0].content;
-    for (const ReplayResult& result : results) candidate.hit_rate.push_back(result.hit_rate);
-    candidate.tok_s = tokens_per_second(model.cost.cost, model.dense.cost, results);
-    candidate.score = geometric_mean(candidate.tok_s);
-    const size_t draws = std::min(model.cost.draws.size(), model.dense.draws.size());
-    std::vector<std::vector<double>> points(candidate.tok_s.size());
-    for (size_t i = 0; i < draws; ++i) {
-      const std::vector<double> rates = tokens_per_second(model.cost.draws[i], model.dense.draws[i], results);
-      for (size_t p = 0; p < rates.size(); ++p) points[p].push_back(rates[p]);
-      candidate.score_draws.push_back(geometric_mean(rates));
-    }
-    const double tail = (1 - kFitConfidence) / 2;
-    for (size_t p = 0; p < points.size(); ++p) {
-      const double centre = candidate.tok_s[p];
-      candidate.low.push_back(draws == 0 ? centre : std::min(centre, quantile(points[p], tail)));
-      candidate.high.push_back(draws == 0 ? centre : std::max(centre, quantile(points[p], 1 - tail)));
-    }
-    return candidate;
-  }
-
-  static double geometric_mean(const std::vector<double>& values) {
-    double sum = 0;
-    for (const double value : values) sum += std::log(value);
-    return std::exp(sum / static_cast<double>(values.size()));
+  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& use) {
+    CandidateSpec spec;
+    spec.strategy = strategy;
+    spec.model = static_cast<size_t>(&model - input_.models.data());
+    spec.threads = threads_of(strategy, model);
+    spec.use = use;
+    return predictor_.predict(spec);
   }
 
   void rank() {
@@ -334,8 +259,8 @@ class Search {
   }
 
   const SearchInput& input_;
+  Predictor predictor_;
   int size_ = 0;
-  std::map<SlotUse, std::vector<ReplayResult>> replays_;
   SearchResult result_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "engine/experts/memory_plan.h"
 #include "tuner/fit.h"
 #include "tuner/replay.h"
+#include "tuner/step_parts.h"
 
 namespace ft {
 
@@ -41,7 +43,9 @@ struct CandidatePrediction {
   std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3"; with the promotions when there are any
   // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
   std::vector<double> tok_s, low, high;
-  std::vector<double> hit_rate;     // per batch
+  std::vector<double> hit_rate;                              // per batch
+  std::vector<StepParts> parts;                              // per (context, batch), likewise
+  std::shared_ptr<const std::vector<ReplayResult>> replays;  // per batch; null: not replayed
   SlotTable::Content content;       // at the end of the replay of the first batch: where a measured run starts
   double score = 0;                 // geometric mean of tok_s: what is ranked
   std::vector<double> score_draws;  // the same for every draw of the fit

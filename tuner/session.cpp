@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,16 +15,13 @@
 #include "probes/session.h"
 #include "profiles/build_info.h"
 #include "profiles/samples.h"
-#include "tuner/decide.h"
+#include "tuner/analysis.h"
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
 #include "tuner/preflight.h"
 
 namespace ft {
 namespace {
-
-constexpr uint64_t kFitSeed = 7;
-constexpr double kWarmSteps = 0.25;  // of a trace: they fill the replayed cache and are not counted
 
 // Shares of the budget; what a probe leaves over goes to the ones after it.
 struct Share {
@@ -82,14 +78,13 @@ class Tuning {
       if (probe->id() != "decode") run_probe(*probe);
     }
     stop_if_interrupted();
-    const std::vector<ThreadModel> models = fit_models(record_.measurements, request_.device, moe_layers(), kFitSeed);
-    const SearchResult found = search(search_input(models));
-    const std::vector<size_t> confirmed = add_candidates(found);
+    const Analysis analysis = analyze(analysis_input());
+    context().candidates = decode_candidates(analysis);
     for (const auto& probe : make_probes()) {
       if (probe->id() == "decode") run_probe(*probe);
     }
     stop_if_interrupted();
-    Profile profile = make_profile(models, found, confirmed);
+    Profile profile = make_profile(analysis);
     write_profile(request_.output, profile);
     std::error_code ignored;
     std::filesystem::remove(samples_path(request_.output), ignored);
@@ -99,7 +94,6 @@ class Tuning {
  private:
   ProbeContext& context() { return session_.context(); }
   const ModelWeights& weights() { return *context().model.weights; }
-  int moe_layers() { return static_cast<int>(weights().geometry.moe_layers.size()); }
 
   Conditions conditions() {
     Conditions c;
@@ -242,56 +236,26 @@ class Tuning {
                                           .path = path});
   }
 
-  SearchInput search_input(const std::vector<ThreadModel>& models) {
-    SearchInput input;
+  AnalysisInput analysis_input() {
+    AnalysisInput input;
+    input.measurements = record_.measurements;
+    input.trace = context().trace.get();
     input.geometry = weights().geometry;
     input.formats = weights().formats;
     input.base = context().base;
     input.memory = context().memory_inputs;
-    input.models = models;
     input.contexts = context().contexts;
     input.batches.assign(context().batches.begin(), context().batches.end());
-    for (const int64_t batch : input.batches) {
-      if (context().trace->tokens < batch) {
-        throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
-                                         .value = std::to_string(context().trace->tokens) + " tokens",
-                                         .allowed = "at least " + std::to_string(batch),
-                                         .action = "give a larger --budget or a smaller --batch"});
-      }
-      input.sequences.push_back(split_trace(*context().trace, static_cast<int>(batch)));
-    }
-    const int64_t shortest = input.sequences.back().front().tokens;
-    input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
     input.strategy = request_.strategy;
     input.slots = preflight_.slots;
     input.slots_asked = preflight_.slots_asked;
     input.threads = request_.threads;
+    input.forced = !request_.forced.empty();
     return input;
   }
 
-  std::vector<size_t> add_candidates(const SearchResult& found) {
-    const std::vector<size_t> confirmed = candidates_to_confirm(found);
-    context().candidates.clear();
-    for (const size_t index : confirmed) {
-      const CandidatePrediction& candidate = found.ranked[index];
-      const std::string name = fmt::format("{}.slots={}.threads={}", strategy_name(candidate.config.strategy),
-                                           candidate.config.slots, candidate.config.threads);
-      context().candidates.push_back({name, candidate.config, candidate.content});
-    }
-    return confirmed;
-  }
-
-  Profile make_profile(const std::vector<ThreadModel>& models, const SearchResult& found,
-                       const std::vector<size_t>& confirmed) {
-    DecideInput input;
-    input.search = &found;
-    input.measured = confirmed;
-    input.measurements = record_.measurements;
-    input.contexts = record_.conditions.contexts;
-    input.batches = record_.conditions.batches;
-    input.moe_layers = moe_layers();
-    input.forced = !request_.forced.empty();
-    Decided decided = decide(input);
+  Profile make_profile(const Analysis& analysis) {
+    Conclusion conclusion = conclude(analysis_input(), analysis);
     Profile profile;
     profile.identity = record_.identity;
     profile.conditions = record_.conditions;
@@ -302,46 +266,12 @@ class Tuning {
                                              [](const Measurement& m) { return m.reduced; });
     profile.measurements = record_.measurements;
     profile.skipped = record_.skipped;
-    profile.cost_model = cost_model_record(models);
-    profile.candidates = std::move(decided.candidates);
-    profile.decision = std::move(decided.decision);
-    profile.serve = serve_section(found.ranked[decided.chosen]);
+    profile.cost_model = std::move(conclusion.cost_model);
+    profile.candidates = std::move(conclusion.candidates);
+    profile.routing = std::move(conclusion.routing);
+    profile.decision = std::move(conclusion.decision);
+    profile.serve = std::move(conclusion.serve);
     return profile;
-  }
-
-  Serve serve_section(const CandidatePrediction& chosen) {
-    Serve serve;
-    const EngineConfig& config = chosen.config;
-    serve.device = device_name(config.device);
-    serve.strategy = strategy_name(config.strategy);
-    serve.model_path = config.weights.model_path;
-    if (config.weights.synthetic) {
-      serve.synthetic_seed = config.weights.synthetic_seed;
-      serve.routing_preset = config.weights.routing_preset;
-    }
-    serve.threads = config.threads;
-    serve.pinning = config.pinning;
-    serve.pinning.resize(std::min(serve.pinning.size(), static_cast<size_t>(config.threads)));
-    serve.slots = config.slots;
-    if (config.strategy != Strategy::kResident) serve.fetch_of_misses = config.fetch_of_misses;
-    serve.promote_bytes_per_layer = config.promote_bytes_per_layer;
-    serve.cache_policy = cache_policy_name(config.cache_policy);
-    if (config.look_ahead != LookAhead::kOff) {
-      serve.look_ahead = look_ahead_name(config.look_ahead);
-      serve.max_prefetches_per_layer = config.max_prefetches_per_layer;
-    }
-    serve.max_batch = config.max_batch;
-    serve.max_context = config.max_context;
-    serve.prefill_chunk = config.prefill_chunk;
-    serve.device_memory_limit_bytes = request_.device_memory_limit_bytes;
-    // Stats compare steps with one sequence, so a rate of a batch would be no prediction of theirs.
-    serve.predicted_tok_s = record_.conditions.batches[0] == 1 ? chosen.tok_s[0] : 0;
-    if (config.fetch_mechanism != FetchMechanism::kSm) {
-      serve.fetch_mechanism = fetch_mechanism_name(config.fetch_mechanism);
-    }
-    if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
-    serve.ceiling_gbps = ceiling_gbps(record_.measurements, config);
-    return serve;
   }
 
   const TuneRequest& request_;

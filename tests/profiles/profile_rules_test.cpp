@@ -25,6 +25,7 @@ std::string refusal(const std::function<void(ft::Profile&)>& change) {
 
 void use_strategy(ft::Profile& profile, const char* strategy) {
   profile.serve.strategy = profile.decision.strategy = profile.candidates[0].strategy = strategy;
+  if (profile.serve.strategy != "cpu") profile.serve.fallback.reset();
 }
 
 }  // namespace
@@ -147,4 +148,47 @@ TEST_CASE("a candidate has one number per context and batch, or none") {
         }).find("per context and batch: 4") != std::string::npos);
   CHECK(refusal([](auto& p) { p.candidates[1].measured_low = {}; }).find("as many as measured_tok_s: 4") !=
         std::string::npos);
+}
+
+TEST_CASE("what is expected has one point per context and batch, in their order") {
+  const std::string start = "p refused, value refused: $.";
+  for (const char* where : {"serve.expected", "serve.fallback.expected"}) {
+    CAPTURE(where);
+    const auto points = [where](ft::Profile& p) -> std::vector<ft::ExpectedPoint>& {
+      return where == std::string("serve.expected") ? p.serve.expected : p.serve.fallback->expected;
+    };
+    const std::string at = start + where;
+    CHECK(refusal([&](auto& p) { points(p).clear(); }) == "");
+    CHECK(refusal([&](auto& p) { points(p).pop_back(); }) ==
+          at + " is 'array of 3'; allowed: one entry per context and batch of conditions: 4");
+    CHECK(refusal([&](auto& p) { std::swap(points(p)[0], points(p)[1]); }) ==
+          at + "[0].batch is '4'; allowed: 1, in the order of conditions");
+    CHECK(refusal([&](auto& p) { points(p)[2].context = 4095; }) ==
+          at + "[2].context is '4095'; allowed: 4096, in the order of conditions");
+    CHECK(refusal([&](auto& p) { points(p)[3].low_tok_s = points(p)[3].tok_s; }) == "");
+    CHECK(refusal([&](auto& p) { points(p)[3].low_tok_s = 1.001 * points(p)[3].tok_s; }).find("[3].low_tok_s is '") !=
+          std::string::npos);
+    CHECK(refusal([&](auto& p) { points(p)[0].high_tok_s = 0.999 * points(p)[0].tok_s; }).find("[0].high_tok_s is '") !=
+          std::string::npos);
+    CHECK(refusal([&](auto& p) { points(p)[1].parts[1].name = "dense"; }) ==
+          at + "[1].parts[1].name is 'dense'; allowed: each part once");
+  }
+  CHECK(refusal([](auto& p) { std::swap(p.conditions.contexts[0], p.conditions.contexts[1]); }) ==
+        start + "conditions.contexts[1] is '512'; allowed: more than 4096, with serve.expected");
+}
+
+TEST_CASE("a fallback changes only what a step boundary can") {
+  const std::string start = "p refused, value refused: $.serve.fallback";
+  CHECK(refusal([](auto& p) { p.serve.fallback.reset(); }) == "");
+  CHECK(refusal([](auto& p) { p.serve.slots = 0; }) == start + " is 'present'; allowed: no such key without slots");
+  CHECK(refusal([](auto& p) {
+          p.serve.strategy = p.decision.strategy = p.candidates[0].strategy = "offload";
+          p.serve.fetch_of_misses = {0, 1, 2, 3, 4};
+        }) == start + " is 'present'; allowed: no such key with strategy offload");
+  CHECK(refusal([](auto& p) { p.serve.fallback->fetch_of_misses.pop_back(); }) ==
+        start + ".fetch_of_misses is 'array of 4'; allowed: as many as serve.fetch_of_misses: 5");
+  CHECK(refusal([](auto& p) { p.serve.fallback->fetch_of_misses[2] = 1; }) ==
+        start + ".fetch_of_misses[2] is '1'; allowed: 2 with strategy offload");
+  CHECK(refusal([](auto& p) { p.serve.fallback->promote_bytes_per_layer = 1; }) ==
+        start + ".promote_bytes_per_layer is '1'; allowed: 0 with strategy offload");
 }

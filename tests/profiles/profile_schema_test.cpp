@@ -247,6 +247,8 @@ TEST_CASE("a profile of version 1.0, which has no hash of data samples, is read 
 
 // Keys of serve that came with version 1.3.
 constexpr const char* kNewIn13[] = {"fetch_mechanism", "cache_policy", "look_ahead", "max_prefetches_per_layer"};
+// With version 1.4.
+constexpr const char* kNewIn14[] = {"expected", "fallback"};
 
 TEST_CASE("a profile of version 1.1, which knows nothing of a GPU, is read as it was") {
   Json json = sample_json();
@@ -254,6 +256,7 @@ TEST_CASE("a profile of version 1.1, which knows nothing of a GPU, is read as it
   for (const char* key : {"link", "banks"}) CHECK(json["conditions"].erase(key) == 1);
   CHECK(json["serve"].erase("link_slowdown") == 1);
   for (const char* key : kNewIn13) CHECK(json["serve"].erase(key) == 1);
+  for (const char* key : kNewIn14) CHECK(json["serve"].erase(key) == 1);
   const ft::Profile profile = ft::parse_profile(json, "p.json");
   CHECK(profile.conditions.link.empty());
   CHECK(profile.conditions.banks.empty());
@@ -264,6 +267,7 @@ TEST_CASE("a profile of version 1.2, without fetch mechanism, cache policy and l
   Json json = sample_json();
   json["version"] = "1.2.0";
   for (const char* key : kNewIn13) CHECK(json["serve"].erase(key) == 1);
+  for (const char* key : kNewIn14) CHECK(json["serve"].erase(key) == 1);
   const ft::Profile profile = ft::parse_profile(json, "p.json");
   CHECK(!profile.serve.fetch_mechanism.has_value());
   CHECK(!profile.serve.cache_policy.has_value());
@@ -271,13 +275,15 @@ TEST_CASE("a profile of version 1.2, without fetch mechanism, cache policy and l
   CHECK(!profile.serve.max_prefetches_per_layer.has_value());
 }
 
-TEST_CASE("a profile of version 1.3, without findings, parts of time and replays, is read as it was") {
+TEST_CASE("a profile of version 1.3, without findings, parts of time, replays and expectations, is read as it was") {
   Json json = sample_json();
   json["version"] = "1.3.0";
+  for (const char* key : kNewIn14) CHECK(json["serve"].erase(key) == 1);
   CHECK(json["conditions"].erase("findings") == 1);
   CHECK(json.erase("routing") == 1);
   for (Json& candidate : json["candidates"]) {
-    for (const char* key : {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays"}) {
+    for (const char* key :
+         {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays", "gap", "missing_us_per_layer"}) {
       CHECK(candidate.erase(key) == 1);
     }
   }
@@ -286,6 +292,10 @@ TEST_CASE("a profile of version 1.3, without findings, parts of time and replays
   CHECK(!profile.routing.has_value());
   CHECK(profile.candidates[0].parts.empty());
   CHECK(profile.candidates[0].replays.empty());
+  CHECK(profile.serve.expected.empty());
+  CHECK(!profile.serve.fallback.has_value());
+  CHECK(!profile.candidates[0].gap.has_value());
+  CHECK(!profile.candidates[0].missing_us_per_layer.has_value());
 }
 
 TEST_CASE("names of serve that are in no list are refused") {

@@ -61,6 +61,8 @@ ft::Candidate sample_candidate(const char* strategy, bool chosen) {
           .measured_high = {11.5, 22, 8.5, 18},
           .predicted_hit_rate = 0.5,
           .measured_hit_rate = 0.625,
+          .gap = 1.5,
+          .missing_us_per_layer = 120,
           .chosen = chosen,
           .verdict = chosen ? "chosen" : "slower by 1.2",
           .parts = {{.name = "dense", .seconds = {0.02, 0.03, 0.02, 0.03}},
@@ -77,6 +79,25 @@ ft::Candidate sample_candidate(const char* strategy, bool chosen) {
                                    .fetched_picks = 2,
                                    .cpu_picks = 1,
                                    .prefetched = 3}}}}};
+}
+
+// The four points of the sample's conditions: `rate` at the first one.
+std::vector<ft::ExpectedPoint> sample_expected(double rate) {
+  std::vector<ft::ExpectedPoint> points;
+  for (const int64_t context : {512, 4096}) {
+    for (const int64_t batch : {1, 4}) {
+      points.push_back({.context = context,
+                        .batch = batch,
+                        .tok_s = rate * static_cast<double>(batch),
+                        .low_tok_s = 0.5 * rate * static_cast<double>(batch),
+                        .high_tok_s = 1.5 * rate * static_cast<double>(batch),
+                        .hit_rate = 0.5,
+                        .fetched_per_token = 2.5,
+                        .cpu_per_token = 1.25,
+                        .parts = {{.name = "dense", .seconds = 0.25 / rate}, {.name = "fetch", .seconds = 0.75 / rate}}});
+    }
+  }
+  return points;
 }
 
 }  // namespace
@@ -138,6 +159,11 @@ ft::Profile sample_profile() {
                    .fetch_mechanism = "sm",
                    .link_slowdown = 3,
                    .predicted_tok_s = 10,
-                   .ceiling_gbps = 21.5};
+                   .ceiling_gbps = 21.5,
+                   .expected = sample_expected(8),
+                   .fallback = ft::Fallback{.strategy = "offload",
+                                            .fetch_of_misses = {0, 1, 2, 3, 4},
+                                            .promote_bytes_per_layer = 0,
+                                            .expected = sample_expected(6)}};
   return profile;
 }

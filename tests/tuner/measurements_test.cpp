@@ -185,7 +185,7 @@ TEST_CASE("one model per thread count, from its own cells") {
     }
     CHECK(1e6 * model.dense.cost.seconds(1, 500) == doctest::Approx(50 / threads + 50).epsilon(1e-6));
   }
-  const CostModelRecord record = cost_model_record(models);
+  const CostModelRecord record = cost_model_record(models, kLayers);
   CHECK(record.cells_fitted == 10);
   CHECK(record.cells_held_out == 0);
   int found = 0;

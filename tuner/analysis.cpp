@@ -1,0 +1,125 @@
+#include "tuner/analysis.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "tuner/decide.h"
+#include "tuner/measurements.h"
+#include "tuner/routing_record.h"
+
+namespace ft {
+namespace {
+
+constexpr uint64_t kFitSeed = 7;
+constexpr double kWarmSteps = 0.25;  // of a trace: they fill the replayed cache and are not counted
+
+int moe_layers(const AnalysisInput& input) { return static_cast<int>(input.geometry.moe_layers.size()); }
+
+SearchInput search_input(const AnalysisInput& from, const std::vector<ThreadModel>& models) {
+  FT_CHECK(from.trace != nullptr && !from.contexts.empty() && !from.batches.empty());
+  SearchInput input;
+  input.geometry = from.geometry;
+  input.formats = from.formats;
+  input.base = from.base;
+  input.memory = from.memory;
+  input.models = models;
+  input.contexts = from.contexts;
+  input.batches = from.batches;
+  for (const int64_t batch : input.batches) {
+    if (from.trace->tokens < batch) {
+      throw Error(ErrorKind::kFailed, {.what = "routing trace too short for the batch",
+                                       .value = std::to_string(from.trace->tokens) + " tokens",
+                                       .allowed = "at least " + std::to_string(batch),
+                                       .action = "give a larger --budget or a smaller --batch"});
+    }
+    input.sequences.push_back(split_trace(*from.trace, static_cast<int>(batch)));
+  }
+  const int64_t shortest = input.sequences.back().front().tokens;
+  input.discard_steps = static_cast<int64_t>(kWarmSteps * static_cast<double>(shortest));
+  input.strategy = from.strategy;
+  input.slots = from.slots;
+  input.slots_asked = from.slots_asked;
+  input.threads = from.threads;
+  return input;
+}
+
+Serve serve_section(const AnalysisInput& input, const CandidatePrediction& chosen) {
+  Serve serve;
+  const EngineConfig& config = chosen.config;
+  serve.device = device_name(config.device);
+  serve.strategy = strategy_name(config.strategy);
+  serve.model_path = config.weights.model_path;
+  if (config.weights.synthetic) {
+    serve.synthetic_seed = config.weights.synthetic_seed;
+    serve.routing_preset = config.weights.routing_preset;
+  }
+  serve.threads = config.threads;
+  serve.pinning = config.pinning;
+  serve.pinning.resize(std::min(serve.pinning.size(), static_cast<size_t>(config.threads)));
+  serve.slots = config.slots;
+  if (config.strategy != Strategy::kResident) serve.fetch_of_misses = config.fetch_of_misses;
+  serve.promote_bytes_per_layer = config.promote_bytes_per_layer;
+  serve.cache_policy = cache_policy_name(config.cache_policy);
+  if (config.look_ahead != LookAhead::kOff) {
+    serve.look_ahead = look_ahead_name(config.look_ahead);
+    serve.max_prefetches_per_layer = config.max_prefetches_per_layer;
+  }
+  serve.max_batch = config.max_batch;
+  serve.max_context = config.max_context;
+  serve.prefill_chunk = config.prefill_chunk;
+  serve.device_memory_limit_bytes = config.device_memory_limit_bytes;
+  // Stats compare steps with one sequence, so a rate of a batch would be no prediction of theirs.
+  serve.predicted_tok_s = input.batches[0] == 1 ? chosen.tok_s[0] : 0;
+  if (config.fetch_mechanism != FetchMechanism::kSm) {
+    serve.fetch_mechanism = fetch_mechanism_name(config.fetch_mechanism);
+  }
+  if (config.link_slowdown != 1) serve.link_slowdown = config.link_slowdown;
+  serve.ceiling_gbps = ceiling_gbps(input.measurements, config);
+  return serve;
+}
+
+}  // namespace
+
+Analysis analyze(const AnalysisInput& input) {
+  Analysis analysis;
+  analysis.models = fit_models(input.measurements, input.base.device, moe_layers(input), kFitSeed);
+  const SearchInput question = search_input(input, analysis.models);
+  analysis.search = search(question);
+  analysis.routing = routing_record(question);
+  analysis.confirmed = candidates_to_confirm(analysis.search);
+  return analysis;
+}
+
+std::vector<DecodeCandidate> decode_candidates(const Analysis& analysis) {
+  std::vector<DecodeCandidate> candidates;
+  for (const size_t index : analysis.confirmed) {
+    const CandidatePrediction& candidate = analysis.search.ranked[index];
+    const std::string name = fmt::format("{}.slots={}.threads={}", strategy_name(candidate.config.strategy),
+                                         candidate.config.slots, candidate.config.threads);
+    candidates.push_back({name, candidate.config, candidate.content});
+  }
+  return candidates;
+}
+
+Conclusion conclude(const AnalysisInput& input, const Analysis& analysis) {
+  DecideInput question;
+  question.search = &analysis.search;
+  question.measured = analysis.confirmed;
+  question.measurements = input.measurements;
+  question.contexts = input.contexts;
+  question.batches = input.batches;
+  question.moe_layers = moe_layers(input);
+  question.forced = input.forced;
+  Decided decided = decide(question);
+  Conclusion conclusion;
+  conclusion.cost_model = cost_model_record(analysis.models, moe_layers(input));
+  conclusion.candidates = std::move(decided.candidates);
+  conclusion.routing = analysis.routing;
+  conclusion.decision = std::move(decided.decision);
+  conclusion.serve = serve_section(input, analysis.search.ranked[decided.chosen]);
+  return conclusion;
+}
+
+}  // namespace ft
