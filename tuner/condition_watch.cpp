@@ -21,6 +21,7 @@ ConditionWatch::ConditionWatch(const CpuBudget& cpus, std::string gpu_uuid)
 void ConditionWatch::begin() {
   if (!gpu_uuid_.empty()) gpu_before_ = cuda::gpu_conditions(gpu_uuid_);
   before_ = read_host_counters(settings_.cpus);
+  if (intervals_.empty()) first_ = before_;
 }
 
 GpuReadings ConditionWatch::gpu_readings() {
@@ -33,13 +34,13 @@ GpuReadings ConditionWatch::gpu_readings() {
 }
 
 void ConditionWatch::end(std::string_view probe, std::span<Measurement> taken) {
-  const HostCounters after = read_host_counters(settings_.cpus);
+  last_ = read_host_counters(settings_.cpus);
   // Only now: at the beginning of a probe the clock of a core that was idle still rises.
   core_ghz_.push_back(measure_core_ghz());
-  NamedChecks interval{std::string(probe), check_interval(settings_, before_, after)};
+  NamedChecks interval{std::string(probe), check_interval(settings_, before_, last_)};
   if (!gpu_uuid_.empty()) {
     GpuReadings readings = gpu_readings();
-    readings.seconds = after.at_seconds - before_.at_seconds;
+    readings.seconds = last_.at_seconds - before_.at_seconds;
     for (Check& check : check_gpu(readings)) interval.checks.push_back(std::move(check));
   }
   for (Measurement& measurement : taken) add_remarks(interval.checks, measurement.remarks);
@@ -55,7 +56,10 @@ std::vector<Finding> ConditionWatch::findings(std::span<const PlacedMemory> plac
                   .likwid = std::nullopt};
   std::vector<Check> checks = check_facts(facts);
   for (Check& check : check_clock(settings_, core_ghz_)) checks.push_back(std::move(check));
-  for (Check& check : worst_checks(intervals_)) checks.push_back(std::move(check));
+  std::vector<NamedChecks> intervals = intervals_;
+  // Of small budgets no probe alone is long enough to tell shares of its time.
+  intervals.push_back({"all together", check_interval(settings_, first_, last_)});
+  for (Check& check : worst_checks(intervals)) checks.push_back(std::move(check));
   return merged_findings(findings_of(checks), earlier);
 }
 

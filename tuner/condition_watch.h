@@ -34,7 +34,7 @@ class ConditionWatch {
 
   HostSettings settings_;
   std::string gpu_uuid_;
-  HostCounters before_;
+  HostCounters first_, before_, last_;  // of the first begin(), of the last one, of the last end()
   cuda::GpuConditions gpu_before_;
   std::vector<NamedChecks> intervals_;
   std::vector<double> core_ghz_;

@@ -11,9 +11,12 @@ using namespace limits;
 using cuda::GpuConditions;
 
 std::string process_list(const std::vector<cuda::GpuProcess>& processes) {
+  constexpr size_t kMostListed = 8;
   std::string text;
+  size_t listed = 0;
   for (const cuda::GpuProcess& process : processes) {
     if (process.pid == 0) continue;
+    if (listed++ == kMostListed) return text + ", ..";
     text += fmt::format("{}{}", text.empty() ? ": pid " : ", ", process.pid);
     if (process.memory_bytes) text += fmt::format(" ({:.1f} GB)", static_cast<double>(*process.memory_bytes) * 1e-9);
   }

@@ -101,13 +101,14 @@ std::string doctor_text(std::span<const Check> checks) {
   }
   std::string text;
   for (const std::string_view group : groups) {
+    if (!text.empty()) text += "\n";
     for (const Check& check : checks) {
       if (group_of(check) != group) continue;
       text += fmt::format("{:<8} {:<{}}  {}\n", check_state_name(check.state), check.id, width, check.what);
       if (!check.fix.empty()) text += fmt::format("{:<8} {:<{}}  > {}\n", "", "", width, check.fix);
     }
   }
-  return text + fmt::format("\n{} warnings, {} notes, {} ok, {} skipped\n", count(checks, CheckState::kWarning),
+  return text + fmt::format("\nwarnings {}, notes {}, ok {}, skipped {}\n", count(checks, CheckState::kWarning),
                             count(checks, CheckState::kNote), count(checks, CheckState::kOk),
                             count(checks, CheckState::kSkipped));
 }
