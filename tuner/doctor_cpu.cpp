@@ -119,7 +119,7 @@ Check check_throttled(const HostSettings& settings, const HostCounters& before, 
     if (!settings.quota_cores) return ok_check(id, "no CPU quota is visible here");
     return skipped_check(id, "there is a CPU quota, but no readable cpu.stat tells when it stops this process");
   }
-  const double seconds = static_cast<double>(std::max<int64_t>(0, *now - *then)) * 1e-6;
+  const double seconds = static_cast<double>(std::max<int64_t>(0, *now - *then)) / 1e6;
   const int64_t periods = std::max<int64_t>(
       0, after.throttling.throttled_periods.value_or(0) - before.throttling.throttled_periods.value_or(0));
   const double time = std::max(1e-3, after.at_seconds - before.at_seconds);

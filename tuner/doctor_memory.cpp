@@ -162,7 +162,7 @@ void add_memory_interval(const HostCounters& before, const HostCounters& after, 
     checks.push_back(skipped_check("memory.swap", "/proc/vmstat cannot be read"));
   }
   if (const auto stalled = grown(before.memory_stall_usec, after.memory_stall_usec)) {
-    const double share = static_cast<double>(*stalled) * 1e-6 / seconds;
+    const double share = static_cast<double>(*stalled) / 1e6 / seconds;
     checks.push_back(
         graded_check("memory.pressure", state_of(share, {kStallNote, kStallWarning}),
                      fmt::format("tasks waited for memory {:.1f} % of the time", 100 * share),
