@@ -52,8 +52,7 @@ std::vector<Finding> ConditionWatch::findings(std::span<const PlacedMemory> plac
   HostFacts facts{.settings = settings_,
                   .pages = pages_,
                   .placed = {placed.begin(), placed.end()},
-                  .pins_memory = !gpu_uuid_.empty(),
-                  .likwid = std::nullopt};
+                  .pins_memory = !gpu_uuid_.empty()};
   std::vector<Check> checks = check_facts(facts);
   for (Check& check : check_clock(settings_, core_ghz_)) checks.push_back(std::move(check));
   std::vector<NamedChecks> intervals = intervals_;

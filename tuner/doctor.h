@@ -14,7 +14,7 @@
 #include "kernels/cuda/conditions.h"
 #include "kernels/host/conditions.h"
 #include "kernels/host/host_memory.h"
-#include "kernels/host/topology.h"
+#include "probes/expert_reads.h"
 #include "profiles/profile.h"
 
 namespace ft {
@@ -60,6 +60,10 @@ inline constexpr double kReservedHugeShareNote = 0.01;  // of available memory: 
 inline constexpr double kMisplacedNote = 0.02;          // share of bytes on another node than planned
 inline constexpr double kMisplacedWarning = 0.10;       // reads across nodes run at about half speed
 inline constexpr double kLeastQuotaCores = 1.0;         // below, even one thread is stopped
+// Bytes counted over bytes expected. Below: weights came from a cache, or the counter misses some channels. Above:
+// every blob ends in prefetches beyond it, and pages are walked; a quarter more is a kernel that reads something twice.
+inline constexpr double kReadsLow = 0.9;
+inline constexpr double kReadsHigh = 1.25;
 // GPU.
 inline constexpr int kGpuBusyNotePercent = 2;
 inline constexpr int kGpuBusyWarningPercent = 5;
@@ -78,12 +82,14 @@ struct PlacedMemory {
 // What is read once.
 struct HostFacts {
   HostSettings settings;
-  PageReport pages;                    // of a buffer that was asked to have huge pages; bytes 0: not tried
-  std::vector<PlacedMemory> placed;    // with one node: not looked at
-  bool pins_memory = false;            // a GPU will read host memory in place
-  std::optional<LikwidStatus> likwid;  // none: not asked
+  PageReport pages;                  // of a buffer that was asked to have huge pages; bytes 0: not tried
+  std::vector<PlacedMemory> placed;  // with one node: not looked at
+  bool pins_memory = false;          // a GPU will read host memory in place
 };
 std::vector<Check> check_facts(const HostFacts& facts);
+
+// Of expert kernels under the memory controllers' count. why_not: there is no counter, and the reason; else empty.
+Check check_reads(const ExpertReads& reads, const std::string& why_not);
 
 // What two readings say about the time between them. core_ghz: readings of measure_core_ghz(), 0 where not known.
 std::vector<Check> check_interval(const HostSettings& settings, const HostCounters& before, const HostCounters& after);

@@ -1,6 +1,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tuner/doctor_checks.h"
 
@@ -142,6 +143,21 @@ void add_numa_facts(const HostFacts& facts, std::vector<Check>& checks) {
     add_placement(memory, placed.back().checks);
   }
   for (Check& check : worst_checks(placed)) checks.push_back(std::move(check));
+}
+
+Check check_reads(const ExpertReads& reads, const std::string& why_not) {
+  const std::string id = "counters.dram";
+  constexpr const char* kAllow = "modprobe msr, and run as root on the machine itself";
+  if (!why_not.empty()) return skipped_check(id, why_not, kAllow);
+  if (reads.expected_bytes <= 0) return skipped_check(id, "the counter of memory traffic stopped working");
+  const double ratio = reads.counted_bytes / reads.expected_bytes;
+  const std::string what = fmt::format("expert kernels read {:.2f} GB for {:.2f} GB of weights ({:.2f})",
+                                       reads.counted_bytes * 1e-9, reads.expected_bytes * 1e-9, ratio);
+  if (!reads.cold) return skipped_check(id, what + ": the experts fit the cache in part, so nothing follows from it");
+  const bool good = ratio >= kReadsLow && ratio <= kReadsHigh;
+  return graded_check(id, good ? CheckState::kOk : CheckState::kWarning, what,
+                      "measure again without other load; if it stays, expert_single's rates are not those of memory",
+                      std::abs(ratio - 1));
 }
 
 void add_memory_interval(const HostCounters& before, const HostCounters& after, std::vector<Check>& checks) {

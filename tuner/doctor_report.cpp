@@ -16,17 +16,6 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-void add_likwid(const LikwidStatus& status, std::vector<Check>& checks) {
-  const std::string id = "counters.dram";
-  if (status.counters) {
-    checks.push_back(ok_check(id, "likwid counts: expert_single compares the bytes read with those that it asked for"));
-    return;
-  }
-  checks.push_back(skipped_check(id, status.reason,
-                                 status.built ? "modprobe msr, and run as root on the machine itself"
-                                              : "apt-get install likwid liblikwid-dev, and build again"));
-}
-
 size_t count(std::span<const Check> checks, CheckState state) {
   return static_cast<size_t>(
       std::count_if(checks.begin(), checks.end(), [state](const Check& check) { return check.state == state; }));
@@ -44,7 +33,6 @@ std::vector<Check> check_facts(const HostFacts& facts) {
   add_cpu_facts(facts, checks);
   add_memory_facts(facts, checks);
   add_numa_facts(facts, checks);
-  if (facts.likwid) add_likwid(*facts.likwid, checks);
   return checks;
 }
 

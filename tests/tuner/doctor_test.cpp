@@ -373,13 +373,17 @@ TEST_CASE("NUMA: nodes without memory, balancing, misplaced pages") {
   CHECK(fact_state(facts, "numa.placement") == "skipped");
 }
 
-TEST_CASE("likwid: counters, or why not and the command") {
-  HostFacts facts = plain_facts();
-  facts.likwid = LikwidStatus{true, true, true, ""};
-  CHECK(fact_state(facts, "counters.dram") == "ok");
-  facts.likwid = LikwidStatus{true, true, false, "cannot open"};
-  CHECK(find(check_facts(facts), "counters.dram").what == "cannot open");
-  CHECK(find(check_facts(facts), "counters.dram").fix.find("modprobe msr") != std::string::npos);
+TEST_CASE("bytes counted over bytes expected, or why not and the command") {
+  const auto counted = [](double bytes) { return state({check_reads({1000, bytes, true}, "")}, "counters.dram"); };
+  CHECK(counted(899) == "warning");
+  CHECK(counted(900) == "ok");
+  CHECK(counted(1250) == "ok");
+  CHECK(counted(1251) == "warning");
+  CHECK(state({check_reads({1000, 100, false}, "")}, "counters.dram") == "skipped");
+  CHECK(state({check_reads({}, "")}, "counters.dram") == "skipped");
+  const Check none = check_reads({}, "cannot open /dev/cpu/0/msr");
+  CHECK(none.what == "cannot open /dev/cpu/0/msr");
+  CHECK(none.fix.find("modprobe msr") != std::string::npos);
 }
 
 TEST_CASE("several intervals: the worst of each check, with the names of those alike") {
