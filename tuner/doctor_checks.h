@@ -28,6 +28,11 @@ inline Check graded_check(std::string id, CheckState state, std::string what, st
   return {.id = std::move(id), .state = state, .what = std::move(what), .fix = std::move(fix), .size = size};
 }
 
+// "1 core", "2 cores"
+inline std::string counted(int64_t count, const std::string& noun, const std::string& plural = {}) {
+  return std::to_string(count) + " " + (count == 1 ? noun : plural.empty() ? noun + "s" : plural);
+}
+
 // In doctor_cpu.cpp, doctor_memory.cpp.
 void add_cpu_facts(const HostFacts& facts, std::vector<Check>& checks);
 void add_memory_facts(const HostFacts& facts, std::vector<Check>& checks);

@@ -66,8 +66,8 @@ Check check_other_load(const HostSettings& settings, const HostCounters& before,
   CheckState state = state_of(*share, {kOtherLoadNote, kOtherLoadWarning});
   if (cores >= kOtherLoadCoresWarning) state = CheckState::kWarning;
   return graded_check(id, state,
-                      fmt::format("other processes had {:.2f} of the {} cores ({} of their time)", cores,
-                                  settings.cpus.size(), percent(*share)),
+                      fmt::format("other processes had {:.2f} of {} ({} of their time)", cores,
+                                  counted(static_cast<int64_t>(settings.cpus.size()), "core"), percent(*share)),
                       "end or move them: ps -eo pid,psr,pcpu,comm --sort=-pcpu | head; taskset -cp CPUS PID", *share);
 }
 
@@ -149,7 +149,7 @@ Check check_thermal(const HostSettings&, const HostCounters& before, const HostC
   const int64_t events = std::max<int64_t>(0, *after.thermal_events - *before.thermal_events);
   const int64_t ms = std::max<int64_t>(0, after.thermal_ms.value_or(0) - before.thermal_ms.value_or(0));
   std::string what = "no core was slowed down for heat";
-  if (events > 0) what = fmt::format("cores were slowed down for heat {} times, {} ms together", events, ms);
+  if (events > 0) what = fmt::format("cores were slowed down for heat {}, {} ms together", counted(events, "time"), ms);
   return graded_check(id, events > 0 ? CheckState::kWarning : CheckState::kOk, std::move(what),
                       "cool the machine, or lower its clocks: cpupower frequency-set -u MHZ",
                       static_cast<double>(events));
@@ -164,8 +164,8 @@ void add_quota(const HostSettings& settings, std::vector<Check>& checks) {
   const double cores = *settings.quota_cores;
   checks.push_back(graded_check(
       id, cores < kLeastQuotaCores ? CheckState::kWarning : CheckState::kNote,
-      fmt::format("a quota of {:.2f} cores holds for this process; {} threads will compute", cores,
-                  settings.cpus.size()),
+      fmt::format("a quota of {:.2f} cores holds for this process; {} will compute", cores,
+                  counted(static_cast<int64_t>(settings.cpus.size()), "thread")),
       "numbers hold for this quota; to change it: docker update --cpus N CONTAINER, systemctl set-property UNIT "
       "CPUQuota=N%, or the pod's limits.cpu",
       1 / std::max(cores, 1e-3)));
@@ -189,7 +189,7 @@ void add_siblings(const HostSettings& settings, std::vector<Check>& checks) {
   checks.push_back(graded_check(
       id, shared.empty() ? CheckState::kOk : CheckState::kWarning,
       shared.empty()
-          ? fmt::format("CPUs {}: a core of its own for each thread", cpu_list(settings.cpus))
+          ? fmt::format("CPU {}: a core of its own for each thread", cpu_list(settings.cpus))
           : fmt::format("CPUs {} share cores with each other: two threads will compete for one core", cpu_list(shared)),
       "give the process one hardware thread per core: taskset -c CPUS, or --cpuset-cpus of a container",
       static_cast<double>(shared.size())));

@@ -31,12 +31,14 @@ void add_others(const GpuReadings& readings, std::vector<Check>& checks) {
     // In a container the driver's pids are not ours, so the own process is known by number only.
     const size_t own = readings.own_process ? 1 : 0;
     const size_t others = now.processes->size() > own ? now.processes->size() - own : 0;
-    checks.push_back(graded_check(
-        "gpu.processes", others > 0 ? CheckState::kWarning : CheckState::kOk,
-        others > 0 ? fmt::format("{} other processes compute on the GPU{}", others, process_list(*now.processes))
-                   : "no other process computes on the GPU",
-        "end them (nvidia-smi shows them), or choose another GPU with CUDA_VISIBLE_DEVICES",
-        static_cast<double>(others)));
+    checks.push_back(graded_check("gpu.processes", others > 0 ? CheckState::kWarning : CheckState::kOk,
+                                  others > 0 ? fmt::format("{} on the GPU{}",
+                                                           counted(static_cast<int64_t>(others),
+                                                                   "other process computes", "other processes compute"),
+                                                           process_list(*now.processes))
+                                             : "no other process computes on the GPU",
+                                  "end them (nvidia-smi shows them), or choose another GPU with CUDA_VISIBLE_DEVICES",
+                                  static_cast<double>(others)));
   }
   if (readings.own_process) return;
   if (!now.busy_percent) {

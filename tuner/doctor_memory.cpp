@@ -166,14 +166,14 @@ void add_memory_interval(const HostCounters& before, const HostCounters& after, 
     return then && now ? std::optional(std::max<int64_t>(0, *now - *then)) : std::nullopt;
   };
   if (const auto pages = grown(before.swapped_pages, after.swapped_pages)) {
-    checks.push_back(graded_check(
-        "memory.swap",
-        *pages >= kSwappedPagesWarning ? CheckState::kWarning
-        : *pages > 0                   ? CheckState::kNote
-                                       : CheckState::kOk,
-        *pages > 0 ? fmt::format("{} pages went to or came from swap", *pages) : "no page went to or came from swap",
-        "end what uses the memory (ps -eo pid,rss,comm --sort=-rss | head), or swapoff -a",
-        static_cast<double>(*pages)));
+    checks.push_back(graded_check("memory.swap",
+                                  *pages >= kSwappedPagesWarning ? CheckState::kWarning
+                                  : *pages > 0                   ? CheckState::kNote
+                                                                 : CheckState::kOk,
+                                  *pages > 0 ? fmt::format("{} went to or came from swap", counted(*pages, "page"))
+                                             : "no page went to or came from swap",
+                                  "end what uses the memory (ps -eo pid,rss,comm --sort=-rss | head), or swapoff -a",
+                                  static_cast<double>(*pages)));
   } else {
     checks.push_back(skipped_check("memory.swap", "/proc/vmstat cannot be read"));
   }
