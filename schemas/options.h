@@ -60,6 +60,7 @@ struct ProgramSpec {
 extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
 extern const ProgramSpec kProbeProgram;
+extern const ProgramSpec kDoctorCommand;  // schemas/tune_commands/: one file per command of ft-tune
 
 // Commands of ft-tune: schemas/tune_commands/.
 extern const ProgramSpec kCheckCommand;
@@ -68,6 +69,8 @@ extern const ProgramSpec kReportCommand;
 
 // Limits of values that only the command line takes. Those that a profile holds too equal the schema's (a test).
 inline constexpr double kMaxBudgetSeconds = 86'400;
+inline constexpr double kMinDoctorSeconds = 1;  // half of it has 50 ticks of every CPU, as many as a share needs
+inline constexpr double kMaxDoctorSeconds = 3600;
 inline constexpr double kMaxListedContext = 16'777'216;
 inline constexpr double kMinMemoryLimitBytes = 1'048'576;
 inline constexpr double kMaxMemoryLimitBytes = 1'125'899'906'842'624;  // 1 PiB

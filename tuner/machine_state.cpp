@@ -3,48 +3,25 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <ctime>
-#include <fstream>
 
+#include "kernels/host/cgroup.h"
 #include "kernels/host/host_memory.h"
 
 namespace ft {
-namespace {
 
-// "key value" lines, as in cpu.stat.
-int64_t value_of(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  std::string name;
-  int64_t value = 0;
-  while (file >> name >> value) {
-    if (name == key) return value;
-  }
-  return 0;
-}
-
-std::string own_cgroup() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with("0::")) return line.substr(3);
-  }
-  return "/";
-}
-
-}  // namespace
-
-int64_t throttled_usec() {
-  const int64_t v2 = value_of("/sys/fs/cgroup" + own_cgroup() + "/cpu.stat", "throttled_usec");
-  if (v2 > 0) return v2;
-  return value_of("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time") / 1000;  // v1 counts nanoseconds
-}
+int64_t throttled_usec() { return cgroup_throttling().throttled_usec.value_or(0); }
 
 std::string memory_text() {
-  constexpr int64_t kProbeBytes = 64 << 20;
-  HostBuffer buffer(kProbeBytes);
-  for (int64_t i = 0; i < buffer.bytes(); i += 4096) buffer.data()[i] = std::byte{1};
-  const PageReport report = page_report(buffer);
+  const PageReport report = try_huge_pages();
   return fmt::format("transparent huge pages {}: {:.0f} % of a 64 MiB buffer", report.huge_page_mode,
                      100.0 * static_cast<double>(report.huge_bytes) / static_cast<double>(report.bytes));
+}
+
+PageReport try_huge_pages() {
+  constexpr int64_t kBytes = 64 << 20, kPage = 4096;
+  HostBuffer buffer(kBytes);
+  for (int64_t i = 0; i < buffer.bytes(); i += kPage) buffer.data()[i] = std::byte{1};
+  return page_report(buffer);
 }
 
 std::string likwid_text(const LikwidStatus& status) {

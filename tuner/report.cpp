@@ -87,6 +87,11 @@ std::string decision_table(const Profile& profile) {
                   profile.cost_model.cells_fitted, profile.cost_model.cells_held_out);
   for (const std::string& forced : conditions.forced) text += "forced: " + forced + "\n";
   for (const std::string& warning : d.warnings) text += "warning: " + warning + "\n";
+  for (const Finding& finding : conditions.findings) {
+    if (finding.level != "warning") continue;
+    text += "warning: " + finding.id + ": " + finding.what;
+    text += finding.fix.empty() ? "\n" : "; to change it: " + finding.fix + "\n";
+  }
   for (const SkippedProbe& skipped : profile.skipped)
     text += "skipped: " + skipped.probe + ": " + skipped.reason + "\n";
   return text;

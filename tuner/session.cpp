@@ -16,6 +16,7 @@
 #include "profiles/build_info.h"
 #include "profiles/samples.h"
 #include "tuner/analysis.h"
+#include "tuner/condition_watch.h"
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
 #include "tuner/preflight.h"
@@ -66,7 +67,8 @@ class Tuning {
         progress_(request.budget_seconds),
         preflight_(make_preflight(request)),
         earlier_(request.resume ? earlier_samples() : std::nullopt),
-        session_(session_options()) {
+        session_(session_options()),
+        watch_(*context().cpus, context().gpu ? context().gpu->uuid : std::string()) {
     record_.identity = preflight_.identity;
     record_.conditions = conditions();
     throttled_at_start_ = throttled_usec();
@@ -181,6 +183,7 @@ class Tuning {
       done_.insert(m.probe);
       record_.measurements.push_back(std::move(m));
     }
+    earlier_findings_ = earlier.conditions.findings;
     log_info(fmt::format("resuming: {} probes are done", done_.size()));
   }
 
@@ -205,6 +208,8 @@ class Tuning {
     }
     context().budget.seconds = std::max(0.05, seconds_for(id));
     progress_.stage(id, probe.measures());
+    const size_t first = record_.measurements.size();
+    watch_.begin();
     std::vector<Samples> all = probe.run(context());
     const bool cut = interrupted();
     for (Samples& samples : all) {
@@ -212,6 +217,8 @@ class Tuning {
       if (cut) samples.stop_reason = "interrupted";
       record_.measurements.push_back(to_measurement(id, samples));
     }
+    watch_.end(id, std::span(record_.measurements).subspan(first));
+    record_.conditions.findings = watch_.findings(placed_banks(context()), earlier_findings_);
     if (!cut) probe.verify(context());
     done_.insert(id);
     // A profile follows `decode` at once, and --resume always runs it again.
@@ -310,6 +317,8 @@ class Tuning {
   std::set<std::string, std::less<>> not_here_;  // probes that do not apply, `decode` aside
   bool warned_ = false;
   int64_t throttled_at_start_ = 0;
+  ConditionWatch watch_;
+  std::vector<Finding> earlier_findings_;  // of the run that this one goes on from
 };
 
 }  // namespace

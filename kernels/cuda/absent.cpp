@@ -1,5 +1,6 @@
 // Of device.h what programs ask before they choose a device, in a build without CUDA.
 #include "kernels/base/error.h"
+#include "kernels/cuda/conditions.h"
 #include "kernels/cuda/device.h"
 
 namespace ft::cuda {
@@ -22,6 +23,8 @@ int device_count(std::string* reason) {
 }
 void use_device(int) { refuse(); }
 DeviceFacts device_facts(int) { refuse(); }
+std::string device_uuid(int) { refuse(); }
+void under_link_load(const std::function<void()>&) { refuse(); }
 LinkState link_state(int) { return {}; }
 
 }  // namespace ft::cuda

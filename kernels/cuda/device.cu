@@ -155,8 +155,10 @@ DeviceFacts device_facts(int index) {
   return facts;
 }
 
+std::string device_uuid(int index) { return uuid_text(properties_of(index).uuid); }
+
 LinkState link_state(int index) {
-  const NvmlFacts nvml = nvml_facts(uuid_text(properties_of(index).uuid));
+  const NvmlFacts nvml = nvml_facts(device_uuid(index));
   return {nvml.link_generation, nvml.link_width};
 }
 

@@ -32,6 +32,8 @@ struct DeviceFacts {
   int link_generation_max = 0, link_width_max = 0;  // 0: not known
 };
 DeviceFacts device_facts(int index);
+// DeviceFacts::uuid alone: without memory of its own on the device, which asking for free memory takes.
+std::string device_uuid(int index);
 // As it is now; under load it is what the link trains to. 0: not known (no NVML).
 struct LinkState {
   int generation = 0, width = 0;

@@ -150,8 +150,8 @@ CgroupThrottling cgroup_throttling(const std::string& root) {
     for (const std::string& folder : hierarchy.folders) {
       const std::string text = read_proc_text(folder + "/cpu.stat");
       const std::optional<int64_t> nanoseconds = find_proc_number(text, "throttled_time");  // version 1
-      const std::optional<int64_t> usec =
-          nanoseconds ? std::optional(*nanoseconds / 1000) : find_proc_number(text, "throttled_usec");
+      const std::optional<int64_t> usec = nanoseconds && *nanoseconds >= 0 ? std::optional(*nanoseconds / 1000)
+                                                                           : find_proc_number(text, "throttled_usec");
       add(sum.throttled_usec, usec);
       add(sum.throttled_periods, find_proc_number(text, "nr_throttled"));
       add(sum.periods, find_proc_number(text, "nr_periods"));

@@ -53,6 +53,15 @@ std::string read_proc_line(const std::string& path) {
   return std::string(trimmed(std::string_view(text).substr(0, text.find('\n'))));
 }
 
+std::string plain_word(std::string text) {
+  constexpr size_t kLongest = 64;
+  const bool plain = text.size() <= kLongest && std::all_of(text.begin(), text.end(), [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                              c == '-' || c == '.';
+                     });
+  return plain ? text : std::string();
+}
+
 std::optional<std::string> find_proc_field(std::string_view text, std::string_view key) {
   for (const std::string_view line : split_text(text, '\n')) {
     if (line.size() <= key.size() || !line.starts_with(key)) continue;

@@ -26,6 +26,9 @@ std::optional<int64_t> read_proc_number(const std::string& path);
 // The first line without blanks around it; empty when there is none.
 std::string read_proc_line(const std::string& path);
 
+// `text` when it is one plain word of at most 64 letters, digits, "_", "-" and "."; else empty.
+std::string plain_word(std::string text);
+
 // Of lines "key value" or "Key:   value kB": the number behind the first such key.
 std::optional<int64_t> find_proc_number(std::string_view text, std::string_view key);
 // The text behind "Key:", without blanks around it.

@@ -4,42 +4,21 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "kernels/host/topology.h"
-
-namespace fs = std::filesystem;
+#include "tests/host/recorded_tree.h"
 
 namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
 
-class Tree {
+class Tree : public RecordedTree {
  public:
-  Tree() {
-    std::string name = (fs::temp_directory_path() / "ft-cgroup-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    root_ = name;
-  }
-  ~Tree() { fs::remove_all(root_); }
-  Tree(const Tree&) = delete;
-  Tree& operator=(const Tree&) = delete;
-  Tree& add(const std::string& path, const std::string& content) {
-    const fs::path at = root_ / path.substr(1);
-    fs::create_directories(at.parent_path());
-    std::ofstream(at) << content;
-    return *this;
-  }
-  std::string root() const { return root_.string(); }
   std::optional<double> quota() const { return ft::cgroup_quota_cores(root()); }
   ft::CgroupMemory memory() const { return ft::cgroup_memory(root()); }
-
- private:
-  fs::path root_;
+  ft::CgroupThrottling throttling() const { return ft::cgroup_throttling(root()); }
 };
 
 constexpr const char* kV2Mount =
@@ -138,6 +117,56 @@ TEST_CASE("a path that climbs for ever ends at the bound") {
   for (int i = 0; i < 200; ++i) deep += "/d";
   tree.add("/proc/self/cgroup", "0::" + deep + "\n").add("/proc/self/mountinfo", kV2Mount);
   CHECK_FALSE(tree.quota().has_value());
+}
+
+TEST_CASE("throttling, version 2: the group and the ones above it are added") {
+  Tree tree;
+  CHECK_FALSE(tree.throttling().throttled_usec.has_value());
+  tree.add("/proc/self/cgroup", "0::/system.slice/box.service\n").add("/proc/self/mountinfo", kV2Mount);
+  CHECK_FALSE(tree.throttling().throttled_usec.has_value());
+  tree.add("/sys/fs/cgroup/system.slice/box.service/cpu.stat",
+           "usage_usec 88132950\nuser_usec 71\nsystem_usec 2\nnr_periods 910\nnr_throttled 14\n"
+           "throttled_usec 1203004\nnr_bursts 0\nburst_usec 0\n");
+  CHECK(tree.throttling().throttled_usec == 1203004);
+  CHECK(tree.throttling().throttled_periods == 14);
+  CHECK(tree.throttling().periods == 910);
+  tree.add("/sys/fs/cgroup/system.slice/cpu.stat", "nr_periods 10\nnr_throttled 2\nthrottled_usec 7000\n");
+  // The root group has no quota: its file lacks these keys.
+  tree.add("/sys/fs/cgroup/cpu.stat", "usage_usec 99\nuser_usec 71\nsystem_usec 28\n");
+  CHECK(tree.throttling().throttled_usec == 1210004);
+  CHECK(tree.throttling().throttled_periods == 16);
+}
+
+TEST_CASE("throttling, version 1: nanoseconds, and files that hold something else") {
+  Tree tree;
+  tree.add("/proc/self/cgroup", "2:cpu,cpuacct:/docker/abc\n").add("/proc/self/mountinfo", kV1Mounts);
+  const std::string file = "/sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.stat";
+  tree.add(file, "nr_periods 50\nnr_throttled 3\nthrottled_time 25999999\nnr_bursts 0\nburst_time 0\n");
+  CHECK(tree.throttling().throttled_usec == 25999);
+  CHECK(tree.throttling().throttled_periods == 3);
+  for (const char* broken : {"", "throttled_time\n", "throttled_time x\n", "throttled_time -5\n",
+                             "throttled_timeout 5\n", "throttled_time 99999999999999999999999\n"}) {
+    CAPTURE(broken);
+    tree.add(file, broken);
+    CHECK_FALSE(tree.throttling().throttled_usec.has_value());
+  }
+  // Sums end at 2^56 us, so that a counter gone mad cannot overflow them.
+  tree.add(file, "throttled_usec 9223372036854775807\n");
+  tree.add("/sys/fs/cgroup/cpu,cpuacct/docker/cpu.stat", "throttled_usec 9223372036854775807\n");
+  CHECK(tree.throttling().throttled_usec == int64_t{1} << 56);
+}
+
+TEST_CASE("memory stalls: of the group where it tells, total= of the line some") {
+  Tree tree;
+  CHECK_FALSE(ft::cgroup_memory_stall_usec(tree.root()).has_value());
+  tree.add("/proc/self/cgroup", "0::/box\n").add("/proc/self/mountinfo", kV2Mount);
+  tree.add("/sys/fs/cgroup/box/memory.pressure",
+           "some avg10=0.00 avg60=0.12 avg300=0.05 total=361212\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n");
+  CHECK(ft::cgroup_memory_stall_usec(tree.root()) == 361212);
+  for (const char* broken : {"", "some", "some avg10=0", "some total=", "some total=x", "full total=4\n"}) {
+    CAPTURE(broken);
+    CHECK_FALSE(ft::parse_stall_usec(broken).has_value());
+  }
 }
 
 TEST_CASE("version 2 memory: limit, use without file cache, and the high mark") {

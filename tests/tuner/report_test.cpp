@@ -68,6 +68,17 @@ TEST_CASE("slots that were asked for as a share show it beside the count") {
   CHECK(decision_table(profile).find('(') == std::string::npos);
 }
 
+TEST_CASE("what spoilt the numbers is a warning with its command; notes stay in the profile") {
+  Profile profile = small_profile();
+  profile.conditions.findings = {{"cpu.throttled", "warning", "stopped", "raise the quota"},
+                                 {"gpu.clocks", "warning", "lowered", ""},
+                                 {"cpu.quota", "note", "a quota", "raise it"}};
+  const std::string table = decision_table(profile);
+  CHECK(table.find("warning: careful\nwarning: cpu.throttled: stopped; to change it: raise the quota\n"
+                   "warning: gpu.clocks: lowered\nskipped: ") != std::string::npos);
+  CHECK(table.find("cpu.quota") == std::string::npos);
+}
+
 TEST_CASE("a runner-up comes with its margin") {
   Profile profile = small_profile();
   profile.decision.runner_up = "offload";

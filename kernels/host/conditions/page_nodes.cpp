@@ -9,7 +9,7 @@
 namespace ft {
 namespace {
 
-constexpr int64_t kMaxPages = int64_t{1} << 40;
+constexpr int64_t kMaxPages = int64_t{1} << 40;    // of 4 KiB: 4 PiB
 constexpr int64_t kMaxPageKib = int64_t{1} << 21;  // 1 GiB pages are the largest, and some room
 constexpr int kMaxNodeIndex = 1023;                // Linux's MAX_NUMNODES is 1024 at most
 
@@ -36,6 +36,7 @@ std::optional<Mapping> parse_mapping(std::string_view line) {
     const auto node = parse_proc_number(word.substr(1, equals - 1));
     const auto pages = parse_proc_number(word.substr(equals + 1));
     if (!node || !pages || *node < 0 || *node > kMaxNodeIndex || *pages < 0 || *pages > kMaxPages) continue;
+    if (*pages > INT64_MAX / (page_kib * 1024)) continue;
     mapping.bytes[static_cast<int>(*node)] = *pages * page_kib * 1024;
   }
   return mapping;

@@ -57,7 +57,8 @@ std::optional<int64_t> kib_field(std::string_view text, std::string_view key) {
 }
 
 void read_memory(const std::string& root, HostSettings& settings) {
-  settings.huge_page_mode = chosen_word(read_proc_line(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
+  settings.huge_page_mode =
+      plain_word(chosen_word(read_proc_line(root + "/sys/kernel/mm/transparent_hugepage/enabled")));
   const std::string meminfo = read_proc_text(root + "/proc/meminfo");
   settings.huge_pages = find_proc_number(meminfo, "HugePages_Total");
   settings.free_huge_pages = find_proc_number(meminfo, "HugePages_Free");
@@ -82,10 +83,10 @@ bool has_hypervisor_flag(std::string_view cpuinfo) {
 CpuFrequency read_cpu_frequency(int cpu, const std::string& root) {
   const std::string folder = cpu_folder(root, cpu) + "/cpufreq/";
   CpuFrequency frequency;
-  frequency.driver = read_proc_line(folder + "scaling_driver");
+  frequency.driver = plain_word(read_proc_line(folder + "scaling_driver"));
   if (frequency.driver.empty()) return frequency;
-  frequency.governor = read_proc_line(folder + "scaling_governor");
-  frequency.preference = read_proc_line(folder + "energy_performance_preference");
+  frequency.governor = plain_word(read_proc_line(folder + "scaling_governor"));
+  frequency.preference = plain_word(read_proc_line(folder + "energy_performance_preference"));
   const auto khz = [&](const char* name) -> std::optional<int64_t> {
     const std::optional<int64_t> value = read_proc_number(folder + name);
     if (!value || static_cast<double>(*value) < kLowestGhz * 1e6 || static_cast<double>(*value) > kHighestGhz * 1e6) {
