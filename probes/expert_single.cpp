@@ -135,6 +135,19 @@ class ExpertSingleProbe final : public Probe {
     for (const int at_once : kAtOnce) {
       if (walk.count() % static_cast<size_t>(at_once) == 0) add_runner(serving, at_once);
     }
+    // Its two kernels apart: which one changed shows here.
+    using Part = ExpertRunner::Part;
+    runners.push_back(std::make_unique<ExpertRunner>(set.layout, serving, 1, pool));
+    const auto add_part = [&](const char* kernel, Part part, int64_t part_bytes) {
+      const double moved = static_cast<double>(part_bytes) * static_cast<double>(walk.count());
+      add(format + "." + std::string(isa_name(serving)) + "." + kernel,
+          [&walk, bytes, moved, part, runner = runners.back().get()] {
+            return runner->run(walk.next(), part) * bytes / moved;
+          });
+      series.back().samples.at["bytes"] = moved;
+    };
+    add_part("gate_up", Part::kGateUp, 2 * set.layout.gate.bytes);
+    add_part("down", Part::kDown, set.layout.down.bytes);
     const MemReadFn read = resolve_kernels(active_isa()).mem_read;
     add(format + ".mem_read", [&] { return read_seconds(pool, read, walk.next(), set.layout.payload_bytes); });
     MeasureOptions options = measure_options(context, share);

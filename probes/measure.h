@@ -18,6 +18,8 @@ struct Series {
   std::function<double()> sample;
 };
 
+inline constexpr std::string_view kYardstickPrefix = "yardstick.";
+
 struct MeasureOptions {
   ProbeBudget budget;
   int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
@@ -27,6 +29,8 @@ struct MeasureOptions {
   std::function<bool()> interrupted;
   std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
   std::function<double()> clock;           // seconds; empty: now_seconds
+  // One more series at the end, kYardstickPrefix + the first one's name, in "us": a Yardstick after every round.
+  bool yardstick = false;
 };
 
 // Rounds over all series, one sample each: value i of every series is of round i. Stops

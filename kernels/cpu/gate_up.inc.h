@@ -11,6 +11,16 @@ namespace ft::FT_ISA_NAMESPACE {
 // Index of the packed activation word that holds k and k + 1, k even (kernels/ops/activations.h).
 static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 16 / 2 * kLanes + k % 256 / 16; }
 
+// For tests of `ft-tune compare` (the Meson option planted_gate_up_slowdown): so many per cent of the tiles are computed
+// twice, with the same result.
+#ifndef FT_PLANTED_GATE_UP_SLOWDOWN
+#define FT_PLANTED_GATE_UP_SLOWDOWN 0
+#endif
+static inline int passes_over(int64_t tile) {
+  constexpr int64_t kPercent = FT_PLANTED_GATE_UP_SLOWDOWN;
+  return (tile + 1) * kPercent / 100 > tile * kPercent / 100 ? 2 : 1;
+}
+
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
   const PackedLayout& layout = gate.layout;
@@ -25,8 +35,10 @@ FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gat
         static_assert(kTokens * kRowsPerTile <= 16);
         alignas(64) float gates[16] = {};
         alignas(64) float ups[16] = {};
-        tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
-        tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+        for (int passes = passes_over(tile); passes > 0; --passes) {
+          tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
+          tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+        }
         const F32x16 g = mul(load(gates), broadcast(gate.global));
         const F32x16 u = mul(load(ups), broadcast(up.global));
         alignas(32) uint16_t a[16];

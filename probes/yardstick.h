@@ -1,0 +1,27 @@
+// A loop that no change of this project makes faster or slower: how fast the machine itself was while a probe measured.
+// `ft-tune compare` tells with it a slower machine from a slower build, so it stays as it is: whoever changes the loop
+// raises kYardstickVersion, and profiles with another version have no yardstick in common.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ft {
+
+inline constexpr int kYardstickVersion = 1;
+
+// Integer decoding, table look-ups and single-precision sums over 20 KiB, on the calling thread: some 40 us.
+class Yardstick {
+ public:
+  Yardstick();
+  double seconds();  // of one pass over the data, after an untimed one that brings it back into the cache
+
+ private:
+  void pass();
+
+  std::vector<uint8_t> codes_;
+  std::vector<float> values_, table_;
+  float sum_ = 0;  // carried on, so that no pass can be left out
+};
+
+}  // namespace ft
