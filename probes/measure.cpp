@@ -38,7 +38,11 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
   std::string reason;
   int rounds = 0;                   // kept ones
   std::optional<Series> yardstick;  // joins the others at the end: enough() and callers know theirs by index
-  if (options.yardstick && !series.empty()) yardstick = yardstick_series(series.front().samples.name);
+  std::optional<OtherLoad> load;
+  if (options.yardstick && !series.empty()) {
+    yardstick = yardstick_series(series.front().samples.name);
+    load.emplace();
+  }
   std::vector<size_t> order(series.size());
   std::iota(order.begin(), order.end(), size_t{0});
   for (int round = 0; reason.empty(); ++round) {
@@ -70,7 +74,10 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
       reason = "time";
     }
   }
-  if (yardstick) series.push_back(std::move(*yardstick));
+  if (yardstick) {
+    yardstick->samples.at["others_share"] = load->share();
+    series.push_back(std::move(*yardstick));
+  }
   for (Series& one : series) {
     one.samples.stop_reason = reason;
     const bool few = static_cast<int>(one.samples.values.size()) < budget.min_samples;

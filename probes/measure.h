@@ -29,7 +29,8 @@ struct MeasureOptions {
   std::function<bool()> interrupted;
   std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
   std::function<double()> clock;           // seconds; empty: now_seconds
-  // One more series at the end, kYardstickPrefix + the first one's name, in "us": a Yardstick after every round.
+  // One more series at the end, kYardstickPrefix + the first one's name, in "us": a Yardstick after every round, and
+  // how busy others kept the CPUs meanwhile, as at["others_share"].
   bool yardstick = false;
 };
 

@@ -1,5 +1,14 @@
 #include "probes/yardstick.h"
 
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 
@@ -39,6 +48,43 @@ double Yardstick::seconds() {
   // The sum is a member of an object that others see: the pass is done when the clock is read again.
   asm volatile("" : : "g"(&sum_) : "memory");
   return now_seconds() - start;
+}
+
+OtherLoad::OtherLoad() : start_(read()) {}
+
+double OtherLoad::share() const {
+  const Reading now = read();
+  const double all = now.all - start_.all;
+  if (all <= 0) return 0;
+  return std::clamp((now.busy - start_.busy - (now.own - start_.own)) / all, 0.0, 1.0);
+}
+
+// /proc/stat, a line per CPU: name, then ticks of user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+OtherLoad::Reading OtherLoad::read() {
+  constexpr int kIdle = 3, kWaiting = 4, kColumns = 8;
+  Reading reading;
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return reading;
+  const auto ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  std::ifstream stat("/proc/stat");
+  for (std::string line; std::getline(stat, line) && line.starts_with("cpu");) {
+    std::istringstream words(line.substr(3));
+    int cpu = 0;
+    if (line[3] == ' ' || !(words >> cpu) || cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &usable)) continue;
+    double ticks = 0;
+    for (int column = 0; column < kColumns && words >> ticks; ++column) {
+      reading.all += ticks / ticks_per_second;
+      if (column != kIdle && column != kWaiting) reading.busy += ticks / ticks_per_second;
+    }
+  }
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return {};
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  reading.own = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  return reading;
 }
 
 }  // namespace ft

@@ -24,4 +24,20 @@ class Yardstick {
   float sum_ = 0;  // carried on, so that no pass can be left out
 };
 
+// How much of the CPUs that this process may use went to others since construction: processes, interrupts, and what a
+// hypervisor took away.
+class OtherLoad {
+ public:
+  OtherLoad();
+  double share() const;  // 0 to 1; 0 when the system does not say
+
+ private:
+  struct Reading {
+    double all = 0, busy = 0, own = 0;  // seconds of all those CPUs
+  };
+  static Reading read();
+
+  Reading start_;
+};
+
 }  // namespace ft

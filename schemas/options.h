@@ -60,6 +60,8 @@ struct ProgramSpec {
 extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
 extern const ProgramSpec kProbeProgram;
+// Commands of ft-tune.
+extern const ProgramSpec kCompareCommand;
 
 // Limits of values that only the command line takes. Those that a profile holds too equal the schema's (a test).
 inline constexpr double kMaxBudgetSeconds = 86'400;

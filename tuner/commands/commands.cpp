@@ -1,7 +1,14 @@
 #include "tuner/commands/commands.h"
 
 namespace ft {
+namespace {
 
-std::span<const Command> tune_commands() { return {}; }
+const Command kCommands[] = {
+    {&kCompareCommand, run_compare},
+};
+
+}  // namespace
+
+std::span<const Command> tune_commands() { return kCommands; }
 
 }  // namespace ft

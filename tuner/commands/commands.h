@@ -9,6 +9,8 @@
 
 namespace ft {
 
+int run_compare(const ParsedOptions& options);
+
 // All of them, in the order of --help.
 std::span<const Command> tune_commands();
 
