@@ -1,5 +1,6 @@
 #include "probes/measure.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -27,6 +28,14 @@ Series yardstick_series(const std::string& of) {
   one.samples.at = {{"version", kYardstickVersion}};
   one.sample = [yardstick = std::make_shared<Yardstick>()] { return yardstick->seconds() * 1e6; };
   return one;
+}
+
+// Enough rounds in which nothing else kept the machine from its speed, as far as its own best tells.
+bool is_undisturbed(const std::vector<double>& yardstick, int rounds) {
+  const double best = *std::min_element(yardstick.begin(), yardstick.end());
+  const auto undisturbed = std::count_if(yardstick.begin(), yardstick.end(),
+                                         [best](double seconds) { return seconds <= kUndisturbed * best; });
+  return undisturbed >= rounds;
 }
 
 }  // namespace
@@ -66,7 +75,10 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
     rounds += kept ? 1 : 0;
     const double spent = clock() - start;
     const bool enough = kept && rounds >= budget.min_samples && options.enough && options.enough(rounds);
-    if (rounds >= budget.max_samples || enough) {
+    const bool all =
+        rounds >= budget.max_samples && (!yardstick || rounds >= kDisturbedRounds * budget.max_samples ||
+                                         is_undisturbed(yardstick->samples.values, budget.max_samples / 2));
+    if (all || enough) {
       reason = "samples";
     } else if (spent >= budget.seconds && rounds >= budget.min_samples) {
       reason = "time";

@@ -20,6 +20,9 @@ struct Series {
 
 inline constexpr std::string_view kYardstickPrefix = "yardstick.";
 
+inline constexpr double kUndisturbed = 1.05;  // a yardstick's time, against its best
+inline constexpr int kDisturbedRounds = 4;
+
 struct MeasureOptions {
   ProbeBudget budget;
   int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
@@ -36,6 +39,7 @@ struct MeasureOptions {
 
 // Rounds over all series, one sample each: value i of every series is of round i. Stops
 //   after max_samples rounds, or when enough() says so:                "samples"
+//     with a yardstick only when it was undisturbed in half as many, or after kDisturbedRounds times as many
 //   when budget.seconds are over and min_samples rounds are taken:     "time"
 //   when twice budget.seconds are over and one round is taken:         "time", reduced
 //   when interrupted() says so, even within a round:                   "interrupted", reduced

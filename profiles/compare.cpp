@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -30,9 +31,12 @@ constexpr std::array<StatedFloor, 4> kStatedFloors = {{
     {"served/", 0.05},
     {"", 0.08},  // layers of some microseconds, hand-overs, copies beside computing
 }};
-constexpr double kYardstickWeight = 1.5;  // a kernel may feel a slower machine more than the yardstick does
-constexpr double kLoadNotSeen = 0.02;     // of the CPUs: the system counts in ticks of 10 ms
-constexpr double kLoadWeight = 5;         // a worker that waits for its CPU stops all others at the next barrier
+// A round counts when its yardstick took at most so much of the best of both profiles. On a core that shares its units
+// with a busy neighbour (SMT) the yardstick takes 1.2 to 1.4, a kernel 1.4 to 1.5 times as long: no two such rounds are
+// alike.
+constexpr double kUndisturbed = 1.05;
+constexpr double kLoadNotSeen = 0.02;  // of the CPUs: the system counts in ticks of 10 ms
+constexpr double kLoadWeight = 5;      // a worker that waits for its CPU stops all others at the next barrier
 
 double stated_floor(const std::string& name, const CompareOptions& options) {
   if (options.floor) return *options.floor;
@@ -58,12 +62,45 @@ double half_interquartile_range(const std::vector<double>& values) {
   return (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
 }
 
+// The best that any yardstick of either profile did; infinite without one.
+double best_yardstick(const Profile& base, const Profile& next) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const Profile* profile : {&base, &next}) {
+    for (const Measurement& m : profile->measurements) {
+      if (m.probe != kYardstickProbe) continue;
+      for (const double logarithm : log_times(m)) best = std::min(best, logarithm);
+    }
+  }
+  return best;
+}
+
+// The series' times, without those of rounds in which the machine was not itself.
+struct Times {
+  std::vector<double> logs, yardstick;  // yardstick: empty when the profile has none for these rounds
+  size_t rounds = 0;                    // with the others
+};
+Times undisturbed_times(const NamedSeries& series, double best_yardstick) {
+  Times times;
+  times.logs = log_times(*series.measurement);
+  times.rounds = times.logs.size();
+  if (series.yardstick == nullptr || series.measurement == series.yardstick) return times;
+  const std::vector<double> yardstick = log_times(*series.yardstick);
+  if (yardstick.size() != times.rounds) return times;  // cut off within a round
+  const double allowed = best_yardstick + std::log(kUndisturbed);
+  std::vector<double> kept;
+  for (size_t i = 0; i < times.rounds; ++i) {
+    if (yardstick[i] > allowed) continue;
+    kept.push_back(times.logs[i]);
+    times.yardstick.push_back(yardstick[i]);
+  }
+  times.logs = std::move(kept);
+  return times;
+}
+
 // How far NEW's series lies above BASE's, in logarithms; nothing where that cannot be told.
-std::optional<double> plain_shift(const Measurement* base, const Measurement* next) {
-  if (base == nullptr || next == nullptr || base->unit != next->unit) return std::nullopt;
-  const std::vector<double> a = log_times(*base), b = log_times(*next);
-  if (a.size() < kMinComparedSamples || b.size() < kMinComparedSamples) return std::nullopt;
-  return estimate_shift(fastest_of_blocks(a), fastest_of_blocks(b), kRatioConfidence).estimate;
+std::optional<double> plain_shift(const std::vector<double>& base, const std::vector<double>& next) {
+  if (std::min(base.size(), next.size()) < kMinComparedSamples) return std::nullopt;
+  return estimate_shift(fastest_of_blocks(base), fastest_of_blocks(next), kRatioConfidence).estimate;
 }
 
 double value_at(const Measurement* measurement, const char* key, double otherwise) {
@@ -80,12 +117,12 @@ double other_load(const NamedSeries& base, const NamedSeries& next) {
   return std::max(value_at(base.yardstick, "others_share", 0), value_at(next.yardstick, "others_share", 0));
 }
 
-double machine_floor(const NamedSeries& base, const NamedSeries& next, double reads_floor) {
-  double floor = 0;
-  if (const auto shift = plain_shift(base.yardstick, next.yardstick)) floor = kYardstickWeight * std::abs(*shift);
-  if (finds_free_moments(*base.measurement)) return floor;
+double machine_floor(const NamedSeries& base, const NamedSeries& next, const Times& a, const Times& b,
+                     double reads_floor) {
+  const double yardstick = std::abs(plain_shift(a.yardstick, b.yardstick).value_or(0));
+  if (finds_free_moments(*base.measurement)) return yardstick;
   const double load = kLoadWeight * std::max(0.0, other_load(base, next) - kLoadNotSeen);
-  return std::max({floor, load, reads_floor});
+  return std::max({yardstick, load, reads_floor});
 }
 
 std::string percent(double share) {
@@ -97,7 +134,7 @@ std::string percent(double share) {
 class Comparer {
  public:
   Comparer(const Profile& base, const Profile& next, const CompareOptions& options)
-      : base_(base), next_(next), options_(options) {}
+      : base_(base), next_(next), options_(options), best_yardstick_(best_yardstick(base, next)) {}
 
   ProfileComparison run() {
     compare_identities();
@@ -185,7 +222,7 @@ class Comparer {
       if (!series.is_machine || found == next.end() || !obstacle(series, *found->second, base_, next_).empty()) {
         continue;
       }
-      const auto shift = plain_shift(series.measurement, found->second->measurement);
+      const auto shift = plain_shift(log_times(*series.measurement), log_times(*found->second->measurement));
       if (!shift) continue;
       result_.machine_readings.push_back({series.name, std::exp(*shift)});
       ratios.push_back(std::exp(*shift));
@@ -233,24 +270,32 @@ class Comparer {
   };
 
   void measure(const NamedSeries& base, const NamedSeries& next, MetricComparison& metric, Blocks& blocks) const {
-    const std::vector<double> a = log_times(*base.measurement), b = log_times(*next.measurement);
-    if (a.empty() || b.empty()) {
+    const Times a = undisturbed_times(base, best_yardstick_), b = undisturbed_times(next, best_yardstick_);
+    if (a.rounds == 0 || b.rounds == 0) {
       metric.reason = "values in '" + metric.unit + "' that are no times or rates above 0";
       return;
     }
-    if (std::min(a.size(), b.size()) < kMinComparedSamples) {
-      metric.reason = "too few samples: " + std::to_string(a.size()) + " in BASE, " + std::to_string(b.size()) +
+    if (std::min(a.rounds, b.rounds) < kMinComparedSamples) {
+      metric.reason = "too few samples: " + std::to_string(a.rounds) + " in BASE, " + std::to_string(b.rounds) +
                       " in NEW, at least " + std::to_string(kMinComparedSamples) + " each";
       return;
     }
-    blocks = {fastest_of_blocks(a), fastest_of_blocks(b)};
+    if (std::min(a.logs.size(), b.logs.size()) < kMinComparedSamples) {
+      const auto part = [](const Times& times) {
+        return std::to_string(times.logs.size()) + " of " + std::to_string(times.rounds);
+      };
+      metric.reason = "the machine ran at its own speed, by the yardstick, in " + part(a) + " rounds of BASE and " +
+                      part(b) + " of NEW; at least " + std::to_string(kMinComparedSamples) + " are needed";
+      return;
+    }
+    blocks = {fastest_of_blocks(a.logs), fastest_of_blocks(b.logs)};
     const Shift shift = estimate_shift(blocks.base, blocks.next, kRatioConfidence);
     metric.ratio = std::exp(shift.estimate);
     metric.low = std::exp(shift.low);
     metric.high = std::exp(shift.high);
     metric.floor.stated = stated_floor(metric.name, options_);
     metric.floor.learnt = std::hypot(half_interquartile_range(blocks.base), half_interquartile_range(blocks.next));
-    metric.floor.machine = machine_floor(base, next, reads_floor_);
+    metric.floor.machine = machine_floor(base, next, a, b, reads_floor_);
     if (metric.floor.total() > kUselessFloor) {
       metric.reason = "too noisy: only a difference above " + percent(metric.floor.total()) + " would say anything";
       const double load = other_load(base, next);
@@ -305,6 +350,7 @@ class Comparer {
   const Profile& base_;
   const Profile& next_;
   const CompareOptions& options_;
+  double best_yardstick_;
   ProfileComparison result_;
   std::vector<Blocks> blocks_;  // of result_.metrics
   std::vector<std::string> base_only_, next_only_;
