@@ -20,8 +20,8 @@ struct Series {
 
 inline constexpr std::string_view kYardstickPrefix = "yardstick.";
 
-inline constexpr double kUndisturbed = 1.05;  // a yardstick's time, against its best
-inline constexpr int kDisturbedRounds = 4;
+inline constexpr double kUndisturbed = 1.08;  // a yardstick's time, against its best
+inline constexpr int kDisturbedRounds = 16;
 
 struct MeasureOptions {
   ProbeBudget budget;

@@ -34,7 +34,7 @@ constexpr std::array<StatedFloor, 4> kStatedFloors = {{
 // A round counts when its yardstick took at most so much of the best of both profiles. On a core that shares its units
 // with a busy neighbour (SMT) the yardstick takes 1.2 to 1.4, a kernel 1.4 to 1.5 times as long: no two such rounds are
 // alike.
-constexpr double kUndisturbed = 1.05;
+constexpr double kUndisturbed = 1.08;
 constexpr double kLoadNotSeen = 0.02;  // of the CPUs: the system counts in ticks of 10 ms
 constexpr double kLoadWeight = 5;      // a worker that waits for its CPU stops all others at the next barrier
 

@@ -186,6 +186,9 @@ std::string obstacle(const NamedSeries& base, const NamedSeries& next, const Pro
   const Measurement& b = *next.measurement;
   if (a.unit != b.unit) return "another unit: " + a.unit + " in BASE, " + b.unit + " in NEW";
   std::string reason = different_point(a, b);
+  if (reason.empty() && a.reduced != b.reduced) {
+    reason = std::string("shortened to fit the budget in ") + (a.reduced ? "BASE" : "NEW") + " only";
+  }
   if (reason.empty() && runs_the_engine(a.probe)) {
     reason = different_conditions(base_profile.conditions, next_profile.conditions);
   }

@@ -71,11 +71,14 @@ Shift estimate_shift(std::span<const double> first, std::span<const double> seco
     for (const double b : second) differences.push_back(b - a);
   }
   std::sort(differences.begin(), differences.end());
-  // The most differences that may lie outside at either end: P(U <= left_out - 1) is at most half of what is left over.
+  // The most differences left out at either end: so many that P(U <= left_out) is half of what the confidence leaves.
   const std::vector<double> counts = orders_by_u(first.size(), second.size(), (differences.size() - 1) / 2);
   const double allowed = (1 - confidence) / 2 * all_orders(first.size(), second.size());
   size_t left_out = 0;
-  for (double below = counts[0]; below <= allowed && left_out + 1 < counts.size();) below += counts[++left_out];
+  for (double orders = counts[0]; left_out + 1 < counts.size(); ++left_out) {
+    orders += counts[left_out + 1];
+    if (orders > allowed) break;
+  }
   const size_t last = differences.size() - 1;
   return {median(differences), differences[left_out], differences[last - left_out]};
 }
