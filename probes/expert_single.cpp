@@ -20,7 +20,7 @@ constexpr size_t kLeastExperts = 2;
 constexpr int kAtOnce[] = {4, 8};                    // experts, beside one
 constexpr int64_t kBurstBytes = int64_t{512} << 10;  // of weights in a burst: some 60 us
 constexpr int kBursts = 12;                          // of which a sample of a kernel alone is the fastest
-constexpr double kKernelShare = 0.25;                // of the time, for the kernels alone
+constexpr double kKernelShare = 0.4;                 // of the time, for the kernels alone
 constexpr int kMinSamples = 7;                       // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
@@ -157,7 +157,9 @@ class ExpertSingleProbe final : public Probe {
     std::vector<Series> series;
     add_kernel(set, runner, ExpertRunner::Part::kGateUp, name + ".gate_up.best", series);
     add_kernel(set, runner, ExpertRunner::Part::kDown, name + ".down.best", series);
-    measure(series, measure_options(context, share));
+    MeasureOptions options = measure_options(context, share);
+    options.budget.min_samples = options.budget.max_samples;
+    measure(series, options);
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 

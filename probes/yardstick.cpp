@@ -16,21 +16,22 @@ namespace ft {
 namespace {
 
 constexpr size_t kCodes = 4096;
-constexpr int kRepeats = 8;    // of the data in a pass: 32768 products
-constexpr size_t kChains = 8;  // sums that do not wait for each other
+constexpr int kRepeats = 12;  // of the data in a pass: 49152 products
 
 __attribute__((noinline, aligned(64))) void pass(const uint8_t* codes, const float* values, const float* table,
                                                  float& sum) {
-  float sums[kChains] = {};
+  // Eight sums that do not wait for each other, each in a register.
+  float a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+  const auto add = [&](float& chain, size_t at) {
+    chain = chain * 0.5f + (table[codes[at] & 15u] + table[codes[at] >> 4u]) * values[at];
+  };
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    for (size_t i = 0; i < kCodes; i += kChains) {
-      for (size_t chain = 0; chain < kChains; ++chain) {
-        const uint8_t code = codes[i + chain];
-        sums[chain] = sums[chain] * 0.5f + (table[code & 15u] + table[code >> 4u]) * values[i + chain];
-      }
+    for (size_t i = 0; i < kCodes; i += 8) {
+      add(a, i), add(b, i + 1), add(c, i + 2), add(d, i + 3);
+      add(e, i + 4), add(f, i + 5), add(g, i + 6), add(h, i + 7);
     }
   }
-  for (const float one : sums) sum = sum * 0.5f + one;
+  sum = sum * 0.5f + (((a + b) + (c + d)) + ((e + f) + (g + h)));
 }
 
 }  // namespace
