@@ -44,25 +44,34 @@ double at(const Measurement& measurement, const char* key) {
   return found == measurement.at.end() ? -1 : found->second;
 }
 
-// The measured candidates stand in the order of their index in `decode`, which counts them alone; series of one name
-// (strategy, slots, threads) differ in the split.
-const Candidate* candidate_of(const Profile& profile, const Measurement& decode) {
-  const double index = at(decode, "candidate");
-  int before = 0;  // candidates with the same name and a smaller index
-  std::set<double> smaller;
-  const std::string name = decode.name.substr(0, decode.name.find(".context="));
-  for (const Measurement& m : profile.measurements) {
-    if (m.probe != "decode" || m.name.substr(0, m.name.find(".context=")) != name) continue;
-    if (at(m, "candidate") < index) smaller.insert(at(m, "candidate"));
+// Which candidate a series of `decode` ran. Its name has strategy, slots and threads; candidates that share them differ
+// in the split, and stand in the order of the index that `decode` gives them.
+class MeasuredCandidates {
+ public:
+  explicit MeasuredCandidates(const Profile& profile) {
+    for (const Candidate& c : profile.candidates) {
+      if (c.measured_tok_s.empty()) continue;
+      by_name_[c.strategy + ".slots=" + std::to_string(c.slots) + ".threads=" + std::to_string(c.threads)].push_back(
+          &c);
+    }
+    for (const Measurement& m : profile.measurements) {
+      if (m.probe == "decode") indices_[name_of(m)].insert(at(m, "candidate"));
+    }
   }
-  before = static_cast<int>(smaller.size());
-  for (const Candidate& c : profile.candidates) {
-    const std::string own = c.strategy + ".slots=" + std::to_string(c.slots) + ".threads=" + std::to_string(c.threads);
-    if (c.measured_tok_s.empty() || own != name) continue;
-    if (before-- == 0) return &c;
+  const Candidate* of(const Measurement& decode) const {
+    const auto candidates = by_name_.find(name_of(decode));
+    if (candidates == by_name_.end()) return nullptr;
+    const std::set<double>& indices = indices_.at(name_of(decode));
+    const auto rank = static_cast<size_t>(std::distance(indices.begin(), indices.find(at(decode, "candidate"))));
+    return rank < candidates->second.size() ? candidates->second[rank] : nullptr;
   }
-  return nullptr;
-}
+
+ private:
+  static std::string name_of(const Measurement& decode) { return decode.name.substr(0, decode.name.find(".context=")); }
+
+  std::map<std::string, std::vector<const Candidate*>> by_name_;
+  std::map<std::string, std::set<double>> indices_;
+};
 
 std::string point_text(const Measurement& decode) {
   return "context=" + number(at(decode, "context")) + ".batch=" + number(at(decode, "batch"));
@@ -138,10 +147,11 @@ std::vector<NamedSeries> named_series(const Profile& profile, bool with_served) 
   std::vector<NamedSeries> all;
   size_t without_yardstick = 0;
   std::map<std::string, int> seen;
+  const MeasuredCandidates candidates(profile);
   for (const Measurement& m : profile.measurements) {
     NamedSeries one;
     one.measurement = &m;
-    if (m.probe == "decode") one.candidate = candidate_of(profile, m);
+    if (m.probe == "decode") one.candidate = candidates.of(m);
     one.name = series_name(m, one.candidate);
     if (const int count = ++seen[one.name]; count > 1) one.name += " #" + std::to_string(count);
     one.is_machine = reads_the_machine(m);
