@@ -11,8 +11,8 @@ namespace ft::FT_ISA_NAMESPACE {
 // Index of the packed activation word that holds k and k + 1, k even (kernels/ops/activations.h).
 static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 16 / 2 * kLanes + k % 256 / 16; }
 
-// For tests of `ft-tune compare` (the Meson option planted_gate_up_slowdown): so many per cent of the tiles are computed
-// twice, with the same result.
+// For tests of `ft-tune compare` (the Meson option planted_gate_up_slowdown): so many per cent of the tiles are
+// computed twice, with the same result.
 #ifndef FT_PLANTED_GATE_UP_SLOWDOWN
 #define FT_PLANTED_GATE_UP_SLOWDOWN 0
 #endif
