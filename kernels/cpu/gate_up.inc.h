@@ -16,10 +16,12 @@ static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 1
 #ifndef FT_PLANTED_GATE_UP_SLOWDOWN
 #define FT_PLANTED_GATE_UP_SLOWDOWN 0
 #endif
-static inline int passes_over(int64_t tile) {
+#if FT_PLANTED_GATE_UP_SLOWDOWN > 0
+static inline bool is_planted(int64_t tile) {
   constexpr int64_t kPercent = FT_PLANTED_GATE_UP_SLOWDOWN;
-  return (tile + 1) * kPercent / 100 > tile * kPercent / 100 ? 2 : 1;
+  return (tile + 1) * kPercent / 100 > tile * kPercent / 100;
 }
+#endif
 
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
@@ -35,10 +37,15 @@ FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gat
         static_assert(kTokens * kRowsPerTile <= 16);
         alignas(64) float gates[16] = {};
         alignas(64) float ups[16] = {};
-        for (int passes = passes_over(tile); passes > 0; --passes) {
+        tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
+        tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+#if FT_PLANTED_GATE_UP_SLOWDOWN > 0
+        if (is_planted(tile)) {
+          asm volatile("" : : "r"(gates), "r"(ups) : "memory");  // the first results are wanted too
           tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
           tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
         }
+#endif
         const F32x16 g = mul(load(gates), broadcast(gate.global));
         const F32x16 u = mul(load(ups), broadcast(up.global));
         alignas(32) uint16_t a[16];
