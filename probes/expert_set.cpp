@@ -126,7 +126,7 @@ ExpertRunner::ExpertRunner(const ExpertLayout& layout, Isa isa, int at_once, Wor
   for (int row = 0; row < at_once; ++row) work_.set_row(row, x_.row(0), row, y_.row(row));
 }
 
-double ExpertRunner::run(std::span<const std::byte* const> blobs) {
+double ExpertRunner::run(std::span<const std::byte* const> blobs, Part part) {
   const auto at_once = static_cast<size_t>(at_once_);
   FT_CHECK(blobs.size() % at_once == 0);
   items_.clear();
@@ -134,9 +134,12 @@ double ExpertRunner::run(std::span<const std::byte* const> blobs) {
     items_.push_back(make_expert_item(static_cast<int>(i), blobs[i], static_cast<int64_t>(i % at_once), 1));
   }
   const double start = now_seconds();
-  pool_.run([&](int worker, int) {
+  pool_.run([&](int worker, int workers) {
     for (size_t i = 0; i < items_.size(); i += at_once) {
-      work_.compute(layout_, std::span<const ExpertItem>(items_).subspan(i, at_once), worker, pool_);
+      const auto items = std::span<const ExpertItem>(items_).subspan(i, at_once);
+      if (part == Part::kWhole) work_.compute(layout_, items, worker, pool_);
+      if (part == Part::kGateUp) work_.gate_up(layout_, items, worker, workers);
+      if (part == Part::kDown) work_.down(layout_, items, worker, workers);
       pool_.barrier();
     }
   });

@@ -52,8 +52,10 @@ class ExpertRunner {
   ExpertRunner(const ExpertLayout& layout, Isa isa, int at_once, WorkerPool& pool);
   static bool has_variant(const ExpertLayout& layout, Isa isa);  // of exactly this ISA
 
-  // Seconds for all of `blobs` together; their number is a multiple of at_once.
-  double run(std::span<const std::byte* const> blobs);
+  // Seconds for all of `blobs` together; their number is a multiple of at_once. With a part, of that kernel alone: down
+  // then reads whatever the last gate_up left.
+  enum class Part : uint8_t { kWhole, kGateUp, kDown };
+  double run(std::span<const std::byte* const> blobs, Part part = Part::kWhole);
   // (hidden) output of the last expert of the last run.
   std::span<const float> output() const;
 

@@ -17,8 +17,11 @@ namespace {
 
 constexpr int64_t kSampleBytes = int64_t{128} << 20;  // of weights per sample: above a scheduler's slice
 constexpr size_t kLeastExperts = 2;
-constexpr int kAtOnce[] = {4, 8};  // experts, beside one
-constexpr int kMinSamples = 7;     // of whose ratio to mem_read the median is stated
+constexpr int kAtOnce[] = {4, 8};                    // experts, beside one
+constexpr int64_t kBurstBytes = int64_t{512} << 10;  // of weights in a burst: some 60 us
+constexpr int kBursts = 12;                          // of which a sample of a kernel alone is the fastest
+constexpr double kKernelShare = 0.4;                 // of the time, for the kernels alone
+constexpr int kMinSamples = 7;                       // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
 class Walk {
@@ -71,8 +74,11 @@ class ExpertSingleProbe final : public Probe {
     mismatch_.clear();
     std::vector<Samples> result;
     const std::vector<ExpertSet> sets = make_expert_sets(context);
-    const double share = 1.0 / static_cast<double>(sets.size() * context.thread_counts.size());
+    const double of_set = 1.0 / static_cast<double>(sets.size());
+    const double share = of_set * (1 - kKernelShare) / static_cast<double>(context.thread_counts.size());
     for (const ExpertSet& set : sets) {
+      if (context.interrupted && context.interrupted()) return result;
+      run_kernels(context, set, of_set * kKernelShare, result);
       for (const int threads : context.thread_counts) {
         if (context.interrupted && context.interrupted()) return result;
         WorkerPool pool({.threads = threads, .cpus = context.cpus->pinning});
@@ -112,9 +118,7 @@ class ExpertSingleProbe final : public Probe {
       series.push_back(std::move(one));
     };
     std::string format(format_info(set.layout.gate.format).name);
-    if (!context.expert_shapes.empty()) {
-      format += "." + std::to_string(set.layout.hidden) + "x" + std::to_string(set.layout.intermediate);
-    }
+    if (!context.expert_shapes.empty()) format += "." + shape_text(set);
     std::vector<std::unique_ptr<ExpertRunner>> runners;
     const auto add_runner = [&](Isa isa, int at_once) {
       runners.push_back(std::make_unique<ExpertRunner>(set.layout, isa, at_once, pool));
@@ -130,8 +134,7 @@ class ExpertSingleProbe final : public Probe {
       if (isa == Isa::kScalar && active_isa() != Isa::kScalar) continue;
       if (ExpertRunner::has_variant(set.layout, isa)) add_runner(isa, 1);
     }
-    const int format_index = static_cast<int>(set.layout.gate.format);
-    const Isa serving = find_kernel(OpId::kGateUp, format_index, active_isa(), detect_quirks())->isa;
+    const Isa serving = serving_isa(set);
     for (const int at_once : kAtOnce) {
       if (walk.count() % static_cast<size_t>(at_once) == 0) add_runner(serving, at_once);
     }
@@ -141,6 +144,55 @@ class ExpertSingleProbe final : public Probe {
     options.budget.min_samples = std::max(options.budget.min_samples, kMinSamples);
     measure(series, options);
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
+  }
+
+  // The two kernels that serve, apart and by themselves: which one changed shows here, also on a machine that others
+  // keep busy. Such rounds are short, so that there is time for many where most are disturbed.
+  static void run_kernels(ProbeContext& context, const ExpertSet& set, double share, std::vector<Samples>& result) {
+    const Isa isa = serving_isa(set);
+    WorkerPool one({.threads = 1, .cpus = {}});
+    ExpertRunner runner(set.layout, isa, 1, one);
+    const std::string name = std::string(format_info(set.layout.gate.format).name) + "." +
+                             (context.expert_shapes.empty() ? "" : shape_text(set) + ".") + std::string(isa_name(isa));
+    std::vector<Series> series;
+    add_kernel(set, runner, ExpertRunner::Part::kGateUp, name + ".gate_up.best", series);
+    add_kernel(set, runner, ExpertRunner::Part::kDown, name + ".down.best", series);
+    MeasureOptions options = measure_options(context, share);
+    options.budget.min_samples = options.budget.max_samples;
+    measure(series, options);
+    for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
+  }
+
+  static Isa serving_isa(const ExpertSet& set) {
+    return find_kernel(OpId::kGateUp, static_cast<int>(set.layout.gate.format), active_isa(), detect_quirks())->isa;
+  }
+  static std::string shape_text(const ExpertSet& set) {
+    return std::to_string(set.layout.hidden) + "x" + std::to_string(set.layout.intermediate);
+  }
+
+  // One kernel on one thread, in bursts that are short against a scheduler's slice; a sample is the fastest of some.
+  static void add_kernel(const ExpertSet& set, ExpertRunner& runner, ExpertRunner::Part part, const std::string& name,
+                         std::vector<Series>& series) {
+    const auto wanted = static_cast<size_t>(kBurstBytes / set.layout.payload_bytes);
+    const size_t experts = std::clamp<size_t>(wanted, 1, set.blobs.size());
+    const int64_t matrix = part == ExpertRunner::Part::kGateUp ? 2 * set.layout.gate.bytes : set.layout.down.bytes;
+    const double bytes = static_cast<double>(matrix) * static_cast<double>(experts);
+    Series one;
+    one.samples.name = name;
+    one.samples.unit = "GB/s";
+    one.samples.at = {{"threads", 1}, {"bytes", bytes}, {"best_of", kBursts}, {"warm", set.warm ? 1 : 0}};
+    one.samples.reduced = set.reduced;
+    one.sample = [&set, &runner, part, experts, bytes, at = size_t{0}]() mutable {
+      double best = 0;
+      for (int burst = 0; burst < kBursts; ++burst) {
+        if (at + experts > set.blobs.size()) at = 0;
+        const double rate = bytes / runner.run(std::span(set.blobs).subspan(at, experts), part) / 1e9;
+        best = std::max(best, rate);
+        at += experts;
+      }
+      return best;
+    };
+    series.push_back(std::move(one));
   }
 
   void check(const ExpertSet& set, ExpertRunner& runner, Isa isa, int at_once) {

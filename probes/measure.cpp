@@ -1,11 +1,15 @@
 #include "probes/measure.h"
 
+#include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
+#include "probes/yardstick.h"
 
 namespace ft {
 namespace {
@@ -17,6 +21,23 @@ void shuffle(std::vector<size_t>& order, Random random) {
   for (size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[random.below(left)]);
 }
 
+Series yardstick_series(const std::string& of) {
+  Series one;
+  one.samples.name = std::string(kYardstickPrefix) + of;
+  one.samples.unit = "us";
+  one.samples.at = {{"version", kYardstickVersion}};
+  one.sample = [yardstick = std::make_shared<Yardstick>()] { return yardstick->seconds() * 1e6; };
+  return one;
+}
+
+// Enough rounds in which nothing else kept the machine from its speed, as far as its own best tells.
+bool is_undisturbed(const std::vector<double>& yardstick, int rounds) {
+  const double best = *std::min_element(yardstick.begin(), yardstick.end());
+  const auto undisturbed = std::count_if(yardstick.begin(), yardstick.end(),
+                                         [best](double seconds) { return seconds <= kUndisturbed * best; });
+  return undisturbed >= rounds;
+}
+
 }  // namespace
 
 void measure(std::vector<Series>& series, const MeasureOptions& options) {
@@ -24,7 +45,13 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
   const double start = clock();
   const ProbeBudget& budget = options.budget;
   std::string reason;
-  int rounds = 0;  // kept ones
+  int rounds = 0;                   // kept ones
+  std::optional<Series> yardstick;  // joins the others at the end: enough() and callers know theirs by index
+  std::optional<OtherLoad> load;
+  if (options.yardstick && !series.empty()) {
+    yardstick = yardstick_series(series.front().samples.name);
+    load.emplace();
+  }
   std::vector<size_t> order(series.size());
   std::iota(order.begin(), order.end(), size_t{0});
   for (int round = 0; reason.empty(); ++round) {
@@ -44,16 +71,24 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
       }
     }
     if (!reason.empty()) break;
+    if (yardstick && kept) yardstick->samples.values.push_back(yardstick->sample());
     rounds += kept ? 1 : 0;
     const double spent = clock() - start;
     const bool enough = kept && rounds >= budget.min_samples && options.enough && options.enough(rounds);
-    if (rounds >= budget.max_samples || enough) {
+    const bool all =
+        rounds >= budget.max_samples && (!yardstick || rounds >= kDisturbedRounds * budget.max_samples ||
+                                         is_undisturbed(yardstick->samples.values, budget.max_samples / 2));
+    if (all || enough) {
       reason = "samples";
     } else if (spent >= budget.seconds && rounds >= budget.min_samples) {
       reason = "time";
     } else if (spent >= kOverrun * budget.seconds && rounds >= 1) {
       reason = "time";
     }
+  }
+  if (yardstick) {
+    yardstick->samples.at["others_share"] = load->share();
+    series.push_back(std::move(*yardstick));
   }
   for (Series& one : series) {
     one.samples.stop_reason = reason;
@@ -75,6 +110,7 @@ MeasureOptions measure_options(const ProbeContext& context, double share_of_budg
   options.budget = context.budget;
   options.budget.seconds *= share_of_budget;
   options.interrupted = context.interrupted;
+  options.yardstick = context.yardstick;
   return options;
 }
 

@@ -18,6 +18,11 @@ struct Series {
   std::function<double()> sample;
 };
 
+inline constexpr std::string_view kYardstickPrefix = "yardstick.";
+
+inline constexpr double kUndisturbed = 1.08;  // a yardstick's time, against its best
+inline constexpr int kDisturbedRounds = 16;
+
 struct MeasureOptions {
   ProbeBudget budget;
   int discard_rounds = 1;  // first rounds, which warm caches, pages and clocks
@@ -27,10 +32,14 @@ struct MeasureOptions {
   std::function<bool()> interrupted;
   std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
   std::function<double()> clock;           // seconds; empty: now_seconds
+  // One more series at the end, kYardstickPrefix + the first one's name, in "us": a Yardstick after every round, and
+  // how busy others kept the CPUs meanwhile, as at["others_share"].
+  bool yardstick = false;
 };
 
 // Rounds over all series, one sample each: value i of every series is of round i. Stops
 //   after max_samples rounds, or when enough() says so:                "samples"
+//     with a yardstick only when it was undisturbed in half as many, or after kDisturbedRounds times as many
 //   when budget.seconds are over and min_samples rounds are taken:     "time"
 //   when twice budget.seconds are over and one round is taken:         "time", reduced
 //   when interrupted() says so, even within a round:                   "interrupted", reduced

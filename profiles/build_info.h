@@ -12,6 +12,9 @@ struct BuildInfo {
   std::string_view code_hash;  // over the sources of kernels/ and engine/, 32 hex digits
   std::string_view commit;     // empty outside a git checkout
   bool dirty = false;          // tracked files differ from the commit
+
+  // Slowed down on purpose, for tests of ft-tune compare (planted_gate_up_slowdown in meson_options.txt).
+  bool is_planted() const { return version.find("+planted") != std::string_view::npos; }
 };
 BuildInfo build_info();
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/json.h"
@@ -57,6 +58,9 @@ struct Conditions {
   std::vector<std::string> forced;  // options that pinned a knob: "--strategy offload"
   std::vector<Finding> findings;
 };
+
+// The probe that yardsticks are listed under (probes/yardstick.h): one after the series that shared its rounds.
+inline constexpr std::string_view kYardstickProbe = "yardstick";
 
 // One series of one probe: raw values, never only a mean.
 struct Measurement {

@@ -60,10 +60,11 @@ struct ProgramSpec {
 extern const ProgramSpec kTuneProgram;
 extern const ProgramSpec kEngineProgram;
 extern const ProgramSpec kProbeProgram;
-extern const ProgramSpec kDoctorCommand;  // schemas/tune_commands/: one file per command of ft-tune
 
 // Commands of ft-tune: schemas/tune_commands/.
 extern const ProgramSpec kCheckCommand;
+extern const ProgramSpec kCompareCommand;
+extern const ProgramSpec kDoctorCommand;
 extern const ProgramSpec kExplainCommand;
 extern const ProgramSpec kReportCommand;
 

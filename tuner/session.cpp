@@ -12,6 +12,7 @@
 #include "engine/program/log.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "probes/measure.h"
 #include "probes/session.h"
 #include "profiles/build_info.h"
 #include "profiles/samples.h"
@@ -72,6 +73,7 @@ class Tuning {
     record_.identity = preflight_.identity;
     record_.conditions = conditions();
     throttled_at_start_ = throttled_usec();
+    context().yardstick = true;
   }
 
   Profile run(const std::function<void(const TunedSession&)>& after) {
@@ -180,7 +182,7 @@ class Tuning {
     }
     for (Measurement& m : earlier.measurements) {
       if (broken.contains(m.probe) || m.probe == "decode") continue;
-      done_.insert(m.probe);
+      if (m.probe != kYardstickProbe) done_.insert(m.probe);
       record_.measurements.push_back(std::move(m));
     }
     earlier_findings_ = earlier.conditions.findings;
@@ -215,7 +217,8 @@ class Tuning {
     for (Samples& samples : all) {
       if (cut && samples.values.empty()) continue;
       if (cut) samples.stop_reason = "interrupted";
-      record_.measurements.push_back(to_measurement(id, samples));
+      const bool yardstick = samples.name.starts_with(kYardstickPrefix);
+      record_.measurements.push_back(to_measurement(yardstick ? kYardstickProbe : id, samples));
     }
     watch_.end(id, std::span(record_.measurements).subspan(first));
     record_.conditions.findings = watch_.findings(placed_banks(context()), earlier_findings_);

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "profiles/build_info.h"
+
 namespace ft {
 
 void start_log(std::string_view level) {
@@ -13,6 +15,10 @@ void start_log(std::string_view level) {
   logger->set_level(spdlog::level::from_str(std::string(level)));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  if (build_info().is_planted()) {
+    log_warning("this build, " + std::string(build_info().version) +
+                ", is slowed down on purpose: for tests of ft-tune compare only");
+  }
 }
 
 bool log_shows_info() { return spdlog::should_log(spdlog::level::info); }

@@ -5,7 +5,8 @@
 
 namespace ft {
 
-// level: "debug", "info", "warning" or "error", as the option table allows. Called once, by main.
+// level: "debug", "info", "warning" or "error", as the option table allows. Called once, by main. Warns of a build that
+// is slowed down on purpose (profiles/build_info.h).
 void start_log(std::string_view level);
 bool log_shows_info();
 

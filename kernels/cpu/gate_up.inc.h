@@ -11,6 +11,18 @@ namespace ft::FT_ISA_NAMESPACE {
 // Index of the packed activation word that holds k and k + 1, k even (kernels/ops/activations.h).
 static inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 16 / 2 * kLanes + k % 256 / 16; }
 
+// For tests of `ft-tune compare` (the Meson option planted_gate_up_slowdown): so many per cent of the tiles are
+// computed twice, with the same result.
+#ifndef FT_PLANTED_GATE_UP_SLOWDOWN
+#define FT_PLANTED_GATE_UP_SLOWDOWN 0
+#endif
+#if FT_PLANTED_GATE_UP_SLOWDOWN > 0
+static inline bool is_planted(int64_t tile) {
+  constexpr int64_t kPercent = FT_PLANTED_GATE_UP_SLOWDOWN;
+  return (tile + 1) * kPercent / 100 > tile * kPercent / 100;
+}
+#endif
+
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
   const PackedLayout& layout = gate.layout;
@@ -27,6 +39,13 @@ FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gat
         alignas(64) float ups[16] = {};
         tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
         tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+#if FT_PLANTED_GATE_UP_SLOWDOWN > 0
+        if (is_planted(tile)) {
+          asm volatile("" : : "r"(gates), "r"(ups) : "memory");  // the first results are wanted too
+          tile_dot<Format, kTokens>(layout, gate.data, gate_stream, tile, rows_from(first), gates);
+          tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
+        }
+#endif
         const F32x16 g = mul(load(gates), broadcast(gate.global));
         const F32x16 u = mul(load(ups), broadcast(up.global));
         alignas(32) uint16_t a[16];

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/error.h"
+#include "profiles/compare_report.h"
 #include "profiles/samples.h"
 #include "profiles/schema_validation.h"
 
@@ -27,6 +28,9 @@ void check_profile(const ft::Json& json) {
     const std::string text = ft::profile_to_json(profile).dump();
     const ft::Profile again = ft::parse_profile(ft::parse_json(text, "written"), "written");
     FT_CHECK(ft::profile_to_json(again).dump() == text);
+    const ft::ProfileComparison comparison = ft::compare_profiles(profile, again, {});
+    FT_CHECK(comparison.count(ft::Verdict::kRegressed) == 0);
+    for (const char* format : {"text", "markdown", "json", "junit"}) ft::compare_report(comparison, format);
   } catch (const ft::Error& error) {
     FT_CHECK(error.kind() == ft::ErrorKind::kUsage);
   }

@@ -2,9 +2,17 @@
 #include "probes/measure.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <ctime>
 #include <set>
+
+#include "kernels/base/clock.h"
+#include "probes/yardstick.h"
 
 namespace ft {
 namespace {
@@ -127,6 +135,59 @@ TEST_CASE("a sample in seconds, by its unit") {
   samples.unit = "tok/s";
   samples.at["batch"] = 4;
   CHECK(sample_seconds(samples, 8) == doctest::Approx(0.5));
+}
+
+TEST_CASE("a yardstick takes a sample after every kept round and joins the others at the end") {
+  Bench bench(2, 0.001, {10, 3, 5});
+  bench.options.yardstick = true;
+  bench.options.enough = [&](int) {
+    CHECK(bench.series.size() == 2);
+    return false;
+  };
+  measure(bench.series, bench.options);
+  REQUIRE(bench.series.size() == 3);
+  const Samples& yardstick = bench.series[2].samples;
+  CHECK(yardstick.name == "yardstick.0");
+  CHECK(yardstick.unit == "us");
+  CHECK(yardstick.values.size() == bench.series[0].samples.values.size());
+  CHECK(yardstick.at.at("version") == kYardstickVersion);
+  CHECK(yardstick.at.at("others_share") >= 0);
+  CHECK(yardstick.at.at("others_share") <= 1);
+  for (const double us : yardstick.values) CHECK(us > 5);  // 49152 products: 1 us would be 16 a cycle at 3 GHz
+  CHECK(bench.series[0].samples.values.size() >= 5);
+  CHECK(bench.series[0].samples.values.size() <= 5 * kDisturbedRounds);
+}
+
+TEST_CASE("the load of others: a busy process is, time of this process is not") {
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  while (child == 0) {  // until it is killed
+  }
+  {
+    const OtherLoad load;
+    usleep(400'000);
+    CHECK(load.share() > 0.7);  // all of it, but for ticks and the time until the child runs
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  {
+    const OtherLoad load;
+    const double start = now_seconds();
+    const auto own = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+    const double own_start = own();
+    while (now_seconds() - start < 0.4) {
+    }
+    const double own_share = (own() - own_start) / 0.4;
+    CHECK(load.share() < 1 - own_share + 0.15);  // ticks of 10 ms, read twice
+  }
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
 }
 
 }  // namespace ft

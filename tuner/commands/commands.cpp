@@ -5,6 +5,7 @@ namespace {
 
 const Command kCommands[] = {
     {&kCheckCommand, run_check},
+    {&kCompareCommand, run_compare},
     {&kDoctorCommand, run_doctor},
     {&kExplainCommand, run_explain},
     {&kReportCommand, run_report},

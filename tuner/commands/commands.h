@@ -10,6 +10,7 @@
 namespace ft {
 
 int run_check(const ParsedOptions& options);
+int run_compare(const ParsedOptions& options);
 int run_doctor(const ParsedOptions& options);
 int run_explain(const ParsedOptions& options);
 int run_report(const ParsedOptions& options);

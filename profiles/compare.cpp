@@ -1,0 +1,387 @@
+#include "profiles/compare.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "kernels/base/statistics.h"
+#include "profiles/compare_series.h"
+#include "profiles/rank_test.h"
+
+namespace ft {
+namespace {
+
+// Of a side: one value each, the fastest of its samples. At least 8 (kMinComparedSamples), so that a test can speak
+// against a family of 600; more would leave fewer samples to be the fastest of.
+constexpr size_t kLeastBlocks = 8, kMostBlocks = 10, kSamplesPerBlock = 3;
+
+// What two tunings of one build differ by on a quiet machine (scripts/compare-aa says what they do on this one), by the
+// start of a metric's name; the first that fits counts.
+struct StatedFloor {
+  std::string_view prefix;
+  double share;
+};
+constexpr std::array<StatedFloor, 4> kStatedFloors = {{
+    {"expert_single/", 0.04},  // one loop over weights
+    {"decode/", 0.05},         // hundreds of turns, interleaved
+    {"served/", 0.05},
+    {"", 0.08},  // layers of some microseconds, hand-overs, copies beside computing
+}};
+// A round counts when its yardstick took at most so much of the best of both profiles. On a core that shares its units
+// with a busy neighbour (SMT) the yardstick takes 1.2 to 1.4, a kernel 1.4 to 1.5 times as long: no two such rounds are
+// alike.
+constexpr double kUndisturbed = 1.08;
+constexpr double kLoadNotSeen = 0.02;  // of the CPUs: the system counts in ticks of 10 ms
+constexpr double kLoadWeight = 5;      // a worker that waits for its CPU stops all others at the next barrier
+
+double stated_floor(const std::string& name, const CompareOptions& options) {
+  if (options.floor) return *options.floor;
+  return std::find_if(kStatedFloors.begin(), kStatedFloors.end(),
+                      [&](const StatedFloor& floor) { return name.starts_with(floor.prefix); })
+      ->share;
+}
+
+// What other processes, interrupts and neighbours add to a time is not the build's: the fastest sample of every stretch
+// has least of it. REQUIRES kMinComparedSamples.
+std::vector<double> fastest_of_blocks(const std::vector<double>& logs) {
+  const size_t blocks = std::clamp(logs.size() / kSamplesPerBlock, kLeastBlocks, kMostBlocks);
+  std::vector<double> fastest;
+  for (size_t block = 0; block < blocks; ++block) {
+    const auto from = logs.begin() + static_cast<std::ptrdiff_t>(block * logs.size() / blocks);
+    const auto to = logs.begin() + static_cast<std::ptrdiff_t>((block + 1) * logs.size() / blocks);
+    fastest.push_back(*std::min_element(from, to));
+  }
+  return fastest;
+}
+
+double half_interquartile_range(const std::vector<double>& values) {
+  return (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
+}
+
+// What the yardsticks take at the machine's own speed: the better of the two profiles, each by its eighth best value,
+// so that a few odd ones say nothing. Infinite without yardsticks.
+double best_yardstick(const Profile& base, const Profile& next) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const Profile* profile : {&base, &next}) {
+    std::vector<double> all;
+    for (const Measurement& m : profile->measurements) {
+      if (m.probe != kYardstickProbe) continue;
+      const std::vector<double> logs = log_times(m);
+      all.insert(all.end(), logs.begin(), logs.end());
+    }
+    if (all.size() < kMinComparedSamples) continue;
+    std::sort(all.begin(), all.end());
+    best = std::min(best, all[kMinComparedSamples - 1]);
+  }
+  return best;
+}
+
+// The series' times, without those of rounds in which the machine was not itself.
+struct Times {
+  std::vector<double> logs, yardstick;  // yardstick: empty when the profile has none for these rounds
+  size_t rounds = 0;                    // with the others
+};
+Times undisturbed_times(const NamedSeries& series, double best_yardstick) {
+  Times times;
+  times.logs = log_times(*series.measurement);
+  times.rounds = times.logs.size();
+  if (series.yardstick == nullptr || series.measurement == series.yardstick) return times;
+  const std::vector<double> yardstick = log_times(*series.yardstick);
+  if (yardstick.size() != times.rounds) return times;  // cut off within a round
+  const double allowed = best_yardstick + std::log(kUndisturbed);
+  std::vector<double> kept;
+  for (size_t i = 0; i < times.rounds; ++i) {
+    if (yardstick[i] > allowed) continue;
+    kept.push_back(times.logs[i]);
+    times.yardstick.push_back(yardstick[i]);
+  }
+  times.logs = std::move(kept);
+  return times;
+}
+
+// How far NEW's series lies above BASE's, in logarithms; nothing where that cannot be told.
+std::optional<double> plain_shift(const std::vector<double>& base, const std::vector<double>& next) {
+  if (std::min(base.size(), next.size()) < kMinComparedSamples) return std::nullopt;
+  return estimate_shift(fastest_of_blocks(base), fastest_of_blocks(next), kRatioConfidence).estimate;
+}
+
+double value_at(const Measurement* measurement, const char* key, double otherwise) {
+  if (measurement == nullptr) return otherwise;
+  const auto found = measurement->at.find(key);
+  return found == measurement->at.end() ? otherwise : found->second;
+}
+
+// Other processes keep the CPUs from a short run on one thread only now and then, and then another of its samples is
+// the fastest; where threads meet, or samples are long, every sample has its share of them.
+bool finds_free_moments(const Measurement& measurement) { return measurement.at.contains("best_of"); }
+
+double other_load(const NamedSeries& base, const NamedSeries& next) {
+  return std::max(value_at(base.yardstick, "others_share", 0), value_at(next.yardstick, "others_share", 0));
+}
+
+double machine_floor(const NamedSeries& base, const NamedSeries& next, const Times& a, const Times& b,
+                     double reads_floor) {
+  const double yardstick = std::abs(plain_shift(a.yardstick, b.yardstick).value_or(0));
+  if (finds_free_moments(*base.measurement)) return yardstick;
+  const double load = kLoadWeight * std::max(0.0, other_load(base, next) - kLoadNotSeen);
+  return std::max({yardstick, load, reads_floor});
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
+  return text;
+}
+
+class Comparer {
+ public:
+  Comparer(const Profile& base, const Profile& next, const CompareOptions& options)
+      : base_(base), next_(next), options_(options), best_yardstick_(best_yardstick(base, next)) {}
+
+  ProfileComparison run() {
+    compare_identities();
+    if (!result_.incomparable.empty()) return std::move(result_);
+    note_conditions();
+    const bool served = !same_choice(base_, next_);
+    const std::vector<NamedSeries> base = named_series(base_, served), next = named_series(next_, served);
+    std::map<std::string, const NamedSeries*> by_name;
+    for (const NamedSeries& series : next) by_name.emplace(series.name, &series);
+    read_machine(base, by_name);
+    for (const NamedSeries& series : base) {
+      const auto found = by_name.find(series.name);
+      const NamedSeries* other = found == by_name.end() ? nullptr : found->second;
+      if (found != by_name.end()) by_name.erase(found);
+      if (is_asked(series)) add(&series, other);
+    }
+    for (const NamedSeries& series : next) {
+      if (by_name.contains(series.name) && is_asked(series)) add(nullptr, &series);
+    }
+    judge();
+    return std::move(result_);
+  }
+
+ private:
+  // What a comparison of builds takes for granted; the build itself is expected to differ.
+  void compare_identities() {
+    for (IdentityDifference& difference : compare_identity(base_.identity, next_.identity)) {
+      const bool unknown = difference.profile_value.empty() || difference.machine_value.empty();
+      const bool newer_hash = difference.field == "model.data_sample_hash" && unknown;  // absent before version 1.1
+      if (!difference.field.starts_with("build.") && !newer_hash) {
+        result_.incomparable.push_back("another " + difference.field.substr(0, difference.field.find('.')) + ": " +
+                                       difference.field + " is " + shown(difference.profile_value) + " in BASE, " +
+                                       shown(difference.machine_value) + " in NEW");
+      }
+      result_.differences.push_back(std::move(difference));
+    }
+    if (base_.conditions.device != next_.conditions.device) {
+      result_.incomparable.push_back("another device: " + base_.conditions.device + " in BASE, " +
+                                     next_.conditions.device + " in NEW");
+    }
+  }
+  static std::string shown(const std::string& value) { return value.empty() ? "none" : "'" + value + "'"; }
+
+  void note_conditions() {
+    const auto note = [&](const std::string& text) { result_.notes.push_back(text); };
+    const auto choice = [](const Profile& p) {
+      return p.serve.strategy + " with " + std::to_string(p.serve.threads) + " threads and " +
+             std::to_string(p.serve.slots) + " slots";
+    };
+    if (!same_choice(base_, next_)) {
+      note("the decision changed from " + choice(base_) + " to " + choice(next_) +
+           ": what it serves is compared as served/");
+    }
+    const Conditions& a = base_.conditions;
+    const Conditions& b = next_.conditions;
+    if (a.budget_seconds != b.budget_seconds) {
+      note("budgets differ: " + std::to_string(std::lround(a.budget_seconds)) + " s in BASE, " +
+           std::to_string(std::lround(b.budget_seconds)) + " s in NEW");
+    }
+    if (a.memory != b.memory) note("memory differs: " + a.memory + " in BASE, " + b.memory + " in NEW");
+    base_only_ = warnings(a, b);
+    next_only_ = warnings(b, a);
+    for (const std::string& text : base_only_) note("only in BASE: " + text);
+    for (const std::string& text : next_only_) note("only in NEW: " + text);
+  }
+
+  // What spoilt numbers of one profile alone.
+  static std::vector<std::string> warnings(const Conditions& of, const Conditions& other) {
+    std::vector<std::string> texts;
+    if (of.throttled_usec > 0 && other.throttled_usec == 0) {
+      texts.push_back("the cgroup throttled it for " + std::to_string(of.throttled_usec) + " us");
+    }
+    for (const Finding& finding : of.findings) {
+      const bool both = std::any_of(other.findings.begin(), other.findings.end(),
+                                    [&](const Finding& f) { return f.id == finding.id && f.level == finding.level; });
+      if (finding.level == "warning" && !both) texts.push_back(finding.id + ": " + finding.what);
+    }
+    return texts;
+  }
+
+  void read_machine(const std::vector<NamedSeries>& base, const std::map<std::string, const NamedSeries*>& next) {
+    std::vector<double> ratios, reads;
+    for (const NamedSeries& series : base) {
+      const auto found = next.find(series.name);
+      if (!series.is_machine || found == next.end() || !obstacle(series, *found->second, base_, next_).empty()) {
+        continue;
+      }
+      const auto shift = plain_shift(log_times(*series.measurement), log_times(*found->second->measurement));
+      if (!shift) continue;
+      result_.machine_readings.push_back({series.name, std::exp(*shift)});
+      ratios.push_back(std::exp(*shift));
+      if (series.measurement->probe != kYardstickProbe) reads.push_back(std::abs(*shift));
+    }
+    if (!ratios.empty()) result_.machine = median(ratios);
+    if (!reads.empty()) reads_floor_ = median(reads);
+  }
+
+  bool is_asked(const NamedSeries& series) const {
+    if (series.is_machine) return false;
+    return options_.metrics.empty() ||
+           std::any_of(options_.metrics.begin(), options_.metrics.end(),
+                       [&](const std::string& prefix) { return series.name.starts_with(prefix); });
+  }
+
+  void add(const NamedSeries* base, const NamedSeries* next) {
+    const NamedSeries& any = base != nullptr ? *base : *next;
+    MetricComparison metric;
+    metric.name = any.name;
+    metric.unit = any.measurement->unit;
+    const auto describe = [](const NamedSeries* series, double& middle, size_t& samples) {
+      if (series == nullptr || series->measurement->values.empty()) return;
+      middle = median(series->measurement->values);
+      samples = series->measurement->values.size();
+    };
+    describe(base, metric.base, metric.base_samples);
+    describe(next, metric.next, metric.next_samples);
+    Blocks blocks;
+    if (next == nullptr) {
+      metric.reason = absence(any, base_, next_, "NEW");
+    } else if (base == nullptr) {
+      metric.reason = absence(any, next_, base_, "BASE");
+    } else {
+      metric.reason = obstacle(*base, *next, base_, next_);
+      if (metric.reason.empty()) measure(*base, *next, metric, blocks);
+    }
+    if (!metric.reason.empty()) metric.verdict = Verdict::kIncomparable;
+    result_.metrics.push_back(std::move(metric));
+    blocks_.push_back(std::move(blocks));
+  }
+
+  struct Blocks {
+    std::vector<double> base, next;
+  };
+
+  void measure(const NamedSeries& base, const NamedSeries& next, MetricComparison& metric, Blocks& blocks) const {
+    const Times a = undisturbed_times(base, best_yardstick_), b = undisturbed_times(next, best_yardstick_);
+    if (a.rounds == 0 || b.rounds == 0) {
+      metric.reason = "values in '" + metric.unit + "' that are no times or rates above 0";
+      return;
+    }
+    if (std::min(a.rounds, b.rounds) < kMinComparedSamples) {
+      metric.reason = "too few samples: " + std::to_string(a.rounds) + " in BASE, " + std::to_string(b.rounds) +
+                      " in NEW, at least " + std::to_string(kMinComparedSamples) + " each";
+      return;
+    }
+    if (std::min(a.logs.size(), b.logs.size()) < kMinComparedSamples) {
+      const auto part = [](const Times& times) {
+        return std::to_string(times.logs.size()) + " of " + std::to_string(times.rounds);
+      };
+      metric.reason = "the machine ran at its own speed, by the yardstick, in " + part(a) + " rounds of BASE and " +
+                      part(b) + " of NEW; at least " + std::to_string(kMinComparedSamples) + " are needed";
+      return;
+    }
+    blocks = {fastest_of_blocks(a.logs), fastest_of_blocks(b.logs)};
+    const Shift shift = estimate_shift(blocks.base, blocks.next, kRatioConfidence);
+    metric.ratio = std::exp(shift.estimate);
+    metric.low = std::exp(shift.low);
+    metric.high = std::exp(shift.high);
+    metric.floor.stated = stated_floor(metric.name, options_);
+    metric.floor.learnt = std::hypot(half_interquartile_range(blocks.base), half_interquartile_range(blocks.next));
+    metric.floor.machine = machine_floor(base, next, a, b, reads_floor_);
+    if (metric.floor.total() > kUselessFloor) {
+      metric.reason = "too noisy: only a difference above " + percent(metric.floor.total()) + " would say anything";
+      const double load = other_load(base, next);
+      if (load > kLoadNotSeen) metric.reason += "; others kept the CPUs " + percent(load) + " busy meanwhile";
+    }
+  }
+
+  // Holm (1979): the smallest of n values times n, the next times n - 1, and so on, never less than the one before.
+  void judge() {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < result_.metrics.size(); ++i) {
+      MetricComparison& metric = result_.metrics[i];
+      if (metric.verdict == Verdict::kIncomparable) continue;
+      const Blocks& blocks = blocks_[i];
+      const double floor = std::log1p(metric.floor.total());
+      metric.p = metric.ratio > 1 ? p_of_greater(blocks.base, blocks.next, floor)
+                                  : p_of_greater(blocks.next, blocks.base, floor);
+      order.push_back(i);
+    }
+    for (const bool slower : {true, false}) {
+      std::vector<size_t> family;
+      for (const size_t i : order) {
+        if ((result_.metrics[i].ratio > 1) == slower) family.push_back(i);
+      }
+      std::sort(family.begin(), family.end(),
+                [&](size_t a, size_t b) { return result_.metrics[a].p < result_.metrics[b].p; });
+      double least = 0;
+      for (size_t rank = 0; rank < family.size(); ++rank) {
+        MetricComparison& metric = result_.metrics[family[rank]];
+        // All metrics are tested in this direction; those that point the other way come last, with 1.
+        least = std::clamp(metric.p * static_cast<double>(order.size() - rank), least, 1.0);
+        metric.p = least;
+        if (metric.p < kFamilyError) decide(metric, slower);
+      }
+    }
+    std::stable_sort(result_.metrics.begin(), result_.metrics.end(),
+                     [](const MetricComparison& a, const MetricComparison& b) {
+                       return std::tuple(a.verdict, -std::abs(std::log(std::max(a.ratio, 1e-9)))) <
+                              std::tuple(b.verdict, -std::abs(std::log(std::max(b.ratio, 1e-9))));
+                     });
+  }
+
+  // A finding of the slower side alone may be all that there is to it.
+  void decide(MetricComparison& metric, bool slower) const {
+    const std::vector<std::string>& excuse = slower ? next_only_ : base_only_;
+    metric.verdict = excuse.empty() ? (slower ? Verdict::kRegressed : Verdict::kImproved) : Verdict::kIncomparable;
+    if (excuse.empty()) return;
+    metric.reason = (slower ? "slower, but NEW alone was measured so: " : "faster, but BASE alone was measured so: ") +
+                    excuse.front();
+  }
+
+  const Profile& base_;
+  const Profile& next_;
+  const CompareOptions& options_;
+  double best_yardstick_;
+  ProfileComparison result_;
+  std::vector<Blocks> blocks_;  // of result_.metrics
+  std::vector<std::string> base_only_, next_only_;
+  double reads_floor_ = 0;  // median shift of STREAM, plain reads and copies
+};
+
+}  // namespace
+
+std::string_view verdict_name(Verdict verdict) {
+  constexpr std::array<std::string_view, 4> kNames = {"regressed", "improved", "incomparable", "same"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+size_t ProfileComparison::count(Verdict verdict) const {
+  return static_cast<size_t>(std::count_if(metrics.begin(), metrics.end(),
+                                           [&](const MetricComparison& metric) { return metric.verdict == verdict; }));
+}
+
+int ProfileComparison::exit_code() const {
+  if (!incomparable.empty() || count(Verdict::kIncomparable) == metrics.size()) return kExitIncomparable;
+  return count(Verdict::kRegressed) > 0 ? kExitRegressed : 0;
+}
+
+ProfileComparison compare_profiles(const Profile& base, const Profile& next, const CompareOptions& options) {
+  return Comparer(base, next, options).run();
+}
+
+}  // namespace ft
