@@ -92,6 +92,7 @@ std::vector<PlacedMemory> placed_banks(const ProbeContext& context) {
   const NumaPlan plan = make_numa_plan(*context.topology, context.base.pinning, context.base.threads);
   if (plan.nodes.size() < 2) return placed;
   std::vector<int64_t> blob_bytes;
+  blob_bytes.reserve(static_cast<size_t>(bank.layers()));
   for (int layer = 0; layer < bank.layers(); ++layer) blob_bytes.push_back(bank.layout(layer).bytes);
   const std::string numa_maps = read_proc_text("/proc/self/numa_maps");
   const auto begin = reinterpret_cast<uintptr_t>(bank.bytes().data());

@@ -22,7 +22,7 @@ std::vector<int> siblings_of(const std::string& root, int cpu) {
   for (const char* name : {"/topology/core_cpus_list", "/topology/thread_siblings_list"}) {
     const std::string text = read_proc_line(cpu_folder(root, cpu) + name);
     if (text.empty()) continue;
-    const std::vector<int> cpus = parse_cpu_list(text).value_or(std::vector<int>{});
+    std::vector<int> cpus = parse_cpu_list(text).value_or(std::vector<int>{});
     if (std::find(cpus.begin(), cpus.end(), cpu) != cpus.end()) return cpus;
   }
   return {};
