@@ -6,7 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/server/http_server.h"
@@ -15,6 +18,9 @@
 namespace {
 
 constexpr double kSlack = 5;  // of a busy machine
+// The queue of connections that wait to be accepted is short, and the kernel tries those that found it full again after
+// 1 and 3 s.
+constexpr double kAcceptSeconds = 4;
 
 class Connection {
  public:
@@ -81,7 +87,8 @@ TEST_CASE("half a request keeps others out for the time of a read at most") {
     halves.emplace_back(server.port());
     halves.back().send_text(i % 2 == 0 ? "GET /hea" : "POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
   }
+  std::this_thread::sleep_for(std::chrono::duration<double>(kAcceptSeconds));
   const double seconds = seconds_to_answer(server.port());
-  CHECK(seconds > ft::kHttpIdleSeconds);  // the threads were all taken
+  CHECK(seconds > 1);  // the threads were all taken
   CHECK(seconds < ft::kHttpReadSeconds + kSlack);
 }
