@@ -156,7 +156,7 @@ SampleRecord kept_samples(const std::string& path, const std::string& output) {
       return read_samples(path);
     } catch (const Error& error) {
       ErrorParts parts = error.parts();
-      if (parts.action.empty()) parts.action = "leave --resume out to measure again: that replaces the file";
+      parts.action = "leave --resume out to measure again: that replaces the file";
       throw Error(error.kind(), std::move(parts));
     }
   }

@@ -181,6 +181,7 @@ TEST_CASE("the seeds of the fuzz target are what their names say") {
   REQUIRE(data != nullptr);
   const std::string corpus = std::string(data) + "/../fuzz/corpus/profile/";
   CHECK_NOTHROW(ft::read_profile(corpus + "profile.json"));
+  CHECK(ft::read_profile(corpus + "profile_watched.json").serve.fallback.has_value());
   CHECK_NOTHROW(ft::read_samples(corpus + "samples.json"));
   for (const char* name : {"machine", "routing_trace"}) {
     CHECK_NOTHROW(ft::validate_schema(ft::read_json_file(corpus + name + ".json"), name, name));
