@@ -45,6 +45,16 @@ double needed_lead(const Profile& profile, const Candidate& winner, const Candid
   return std::min(1 - kTieFraction, confirmed ? d.margin / d.margin_high : 1);
 }
 
+// At some point the interval of the one is above that of the other: a difference that is no noise.
+bool clearly_faster(const Candidate& one, const Candidate& other) {
+  const std::vector<double>& low = one.measured_low.empty() ? one.measured_tok_s : one.measured_low;
+  const std::vector<double>& high = other.measured_high.empty() ? other.measured_tok_s : other.measured_high;
+  for (size_t p = 0; p < low.size() && p < high.size(); ++p) {
+    if (low[p] > high[p]) return true;
+  }
+  return false;
+}
+
 class Explainer {
  public:
   explicit Explainer(const Profile& profile)
@@ -85,7 +95,7 @@ class Explainer {
     if (first == nullptr || first == winner_ || first->strategy == winner_->strategy || !measured(*winner_)) return;
     const double lead = candidate_score(first->predicted_tok_s) / candidate_score(winner_->predicted_tok_s);
     const double behind = candidate_score(winner_->measured_tok_s) / candidate_score(first->measured_tok_s);
-    if (lead < 1 + kTieFraction || behind < 1 + kTieFraction) return;
+    if (lead < 1 + kTieFraction || behind < 1 + kTieFraction || !clearly_faster(*winner_, *first)) return;
     out_.contradictions.push_back(fmt::format(
         "the prediction ranked {} first, {:.0f} % ahead of {}; in the decode runs {} was {:.0f} % ahead, and stands",
         first->strategy, 100 * (lead - 1), winner_->strategy, winner_->strategy, 100 * (behind - 1)));

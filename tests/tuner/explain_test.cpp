@@ -136,6 +136,14 @@ TEST_CASE("measured against predicted is said first") {
   const std::string text = explain_text(profile);
   CHECK(text.starts_with(
       "! the prediction ranked cpu first, 42 % ahead of offload; in the decode runs offload was 71 % "));
+  // Where the intervals meet it is noise, and no contradiction.
+  profile.candidates[0].measured_low = {30};
+  profile.candidates[0].measured_high = {57};
+  profile.candidates[1].measured_low = {57};
+  profile.candidates[1].measured_high = {58};
+  CHECK(!explain_text(profile).starts_with("!"));
+  profile.candidates[1].measured_low = {57.1};
+  CHECK(explain_text(profile).starts_with("! the prediction ranked cpu first"));
   profile.decision.gap = 1.3;
   CHECK(explain_text(profile).starts_with(
       "! measured contradicts predicted: offload takes 1.30x the predicted time, 72.1 us a MoE layer "));
