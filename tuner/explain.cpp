@@ -29,8 +29,11 @@ double expert_bytes(const Profile& profile) {
 }
 
 int complexity_of(const Candidate& candidate) {
-  const auto strategy = strategy_by_name(candidate.strategy);
-  return strategy ? complexity(*strategy) : 0;
+  EngineConfig config;
+  config.strategy = strategy_by_name(candidate.strategy).value_or(Strategy::kResident);
+  config.fetch_mechanism = fetch_mechanism_by_name(candidate.fetch_mechanism).value_or(FetchMechanism::kSm);
+  if (candidate.max_prefetches_per_layer.value_or(0) > 0) config.look_ahead = LookAhead::kRouter;
+  return complexity(config);
 }
 
 // The lead of the winner over the other at which the other is chosen. A tie goes to the simpler one: a simpler other is
@@ -49,6 +52,7 @@ double needed_lead(const Profile& profile, const Candidate& winner, const Candid
 bool clearly_faster(const Candidate& one, const Candidate& other) {
   const std::vector<double>& low = one.measured_low.empty() ? one.measured_tok_s : one.measured_low;
   const std::vector<double>& high = other.measured_high.empty() ? other.measured_tok_s : other.measured_high;
+  if (other.verdict.starts_with("tie")) return false;  // over all points, as the decision saw it (decide.cpp)
   for (size_t p = 0; p < low.size() && p < high.size(); ++p) {
     if (low[p] > high[p]) return true;
   }
@@ -216,10 +220,11 @@ class Explainer {
           100 * disagrees_));
     }
     const char* tie = needed == 1 ? "" : needed < 1 ? ", as a tie stays with the simpler one" : ", as a tie goes to it";
-    out_.change_basis =
-        fmt::format("{} {} is {:.3f}x as fast as {} (geometric mean over all points); below {:.3f}x {} is chosen{}",
-                    winner.residual.empty() ? "by prediction" : "as measured", winner_->strategy, flip.lead,
-                    other_->strategy, needed, other_->strategy, tie);
+    out_.change_basis = fmt::format(
+        "{} the choice is {:.3f}x as fast as the runner-up (geometric mean over all points); below {:.3f}x the "
+        "runner-up "
+        "is chosen{}",
+        winner.residual.empty() ? "by prediction" : "as measured", flip.lead, needed, tie);
     if (flip.lead <= needed) {
       out_.missing.push_back(
           "what would have to change: nothing, the runner-up is ahead by more than a tie already; the intervals of the "
