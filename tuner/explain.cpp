@@ -209,8 +209,11 @@ class Explainer {
   }
 
   void compare(const FlipSide& winner, const FlipSide& other) {
-    const bool same_points = winner.residual.size() == other.residual.size();
-    FT_CHECK(same_points);
+    const size_t points = profile_.conditions.contexts.size() * profile_.conditions.batches.size();
+    if (points == 0 || winner.residual.size() != other.residual.size() || winner.residual.size() % points != 0) {
+      out_.missing.push_back("what would have to change: the candidates were not measured at the same points");
+      return;
+    }
     const double needed = needed_lead(profile_, *winner_, *other_);
     const Flip flip = find_flip(winner, other, profile_.conditions.contexts, needed);
     if (disagrees_ > 0) {
