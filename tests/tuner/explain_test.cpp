@@ -94,22 +94,27 @@ TEST_CASE("what would have to change, in closed form and physical words") {
   CHECK(change(why, "a_f").words == "starting a layer's copies (7.00 us a layer)");
   CHECK(why.changes[0].term == "s_c");
   CHECK(why.changes[1].term == "s_f");
-  CHECK(holds(why.change_basis, "by prediction cpu is 1.416x as fast as offload"));
-  CHECK(holds(why.change_basis, "below 1.005x offload is chosen, as a tie goes to it"));
+  CHECK(holds(why.change_basis, "by prediction the choice is 1.416x as fast as the runner-up"));
+  CHECK(holds(why.change_basis, "below 1.005x the runner-up is chosen, as a tie goes to it"));
 }
 
 TEST_CASE("a runner-up that is more complex must leave the tie, and one of the same strategy only be faster") {
   Profile profile = two_arms();
   profile.candidates[1].strategy = profile.decision.runner_up = "hybrid";
-  CHECK(holds(explain(profile).change_basis, "below 0.995x hybrid is chosen, as a tie stays with the simpler one"));
+  CHECK(holds(explain(profile).change_basis,
+              "below 0.995x the runner-up is chosen, as a tie stays with the simpler one"));
   profile.candidates[1].strategy = profile.decision.runner_up = "cpu";
-  CHECK(holds(explain(profile).change_basis, "below 1.000x cpu is chosen"));
+  CHECK(holds(explain(profile).change_basis, "below 1.000x the runner-up is chosen"));
+  // The same strategy with look-ahead is the more complex of the two.
+  profile.candidates[1].max_prefetches_per_layer = 2;
+  CHECK(holds(explain(profile).change_basis, "below 0.995x the runner-up is chosen"));
+  profile.candidates[1].max_prefetches_per_layer.reset();
   // Measured, the interval of the margin says how wide a tie is.
   profile.candidates[1].strategy = profile.decision.runner_up = "hybrid";
   for (Candidate& candidate : profile.candidates) candidate.measured_tok_s = candidate.predicted_tok_s;
   profile.decision.margin_high = profile.decision.margin * 1.1;
-  CHECK(holds(explain(profile).change_basis, "as measured cpu is 1.416x as fast as hybrid"));
-  CHECK(holds(explain(profile).change_basis, "below 0.909x hybrid is chosen"));
+  CHECK(holds(explain(profile).change_basis, "as measured the choice is 1.416x as fast as the runner-up"));
+  CHECK(holds(explain(profile).change_basis, "below 0.909x the runner-up is chosen"));
 }
 
 TEST_CASE("with decode runs the changes start from what was measured") {
@@ -136,6 +141,17 @@ TEST_CASE("measured against predicted is said first") {
   const std::string text = explain_text(profile);
   CHECK(text.starts_with(
       "! the prediction ranked cpu first, 42 % ahead of offload; in the decode runs offload was 71 % "));
+  // Where the intervals meet it is noise, and no contradiction.
+  profile.candidates[0].measured_low = {30};
+  profile.candidates[0].measured_high = {57};
+  profile.candidates[1].measured_low = {57};
+  profile.candidates[1].measured_high = {58};
+  CHECK(!explain_text(profile).starts_with("!"));
+  profile.candidates[1].measured_low = {57.1};
+  profile.candidates[0].verdict = "tie with the choice, which is not more complex";
+  CHECK(!explain_text(profile).starts_with("!"));
+  profile.candidates[0].verdict = "measured 71 % slower";
+  CHECK(explain_text(profile).starts_with("! the prediction ranked cpu first"));
   profile.decision.gap = 1.3;
   CHECK(explain_text(profile).starts_with(
       "! measured contradicts predicted: offload takes 1.30x the predicted time, 72.1 us a MoE layer "));

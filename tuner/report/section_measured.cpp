@@ -235,12 +235,13 @@ Figure residuals(const std::vector<SweepCell>& cells, const CostParameters& cost
 HtmlTable parameters_table(const CostModelRecord& record) {
   HtmlTable table;
   table.caption = "Parameters of the cost model with their 95 % intervals";
-  table.heads = {"parameter", "value", "low", "high"};
-  table.numeric = {false, true, true, true};
+  table.heads = {"parameter", "value", "low", "high", "held-out error without it"};
+  table.numeric = {false, true, true, true, true};
   for (const Parameter& p : record.parameters) {
     const bool seconds = p.unit == "s";
     const auto shown = [&](double value) { return seconds ? microseconds(value) : fmt::format("{:.3g}", value); };
-    table.rows.push_back({p.name, shown(p.value), shown(p.low), shown(p.high)});
+    table.rows.push_back({p.name, shown(p.value), shown(p.low), shown(p.high),
+                          p.held_out_error_without ? percent_text(*p.held_out_error_without, 1) : ""});
   }
   return table;
 }
