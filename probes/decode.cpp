@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "probes/decode_run.h"
+#include "probes/engaged_check.h"
 #include "probes/engine_setup.h"
 #include "probes/measure.h"
 
@@ -73,7 +74,7 @@ class DecodeProbe final : public Probe {
 
   void verify(ProbeContext&) override {
     if (mismatch_.empty()) return;
-    throw Error(ErrorKind::kFailed, {.what = "decode engaged or answered otherwise than asked", .value = mismatch_});
+    throw Error(ErrorKind::kFailed, {.what = "decode answered differently", .value = mismatch_});
   }
 
  private:
@@ -134,8 +135,8 @@ class DecodeProbe final : public Probe {
       return taken >= rounds && (taken - rounds) % kRoundsBetweenLooks == 0 && is_resolved(series);
     };
     measure(series, options);
-    check(context, group);
     for (size_t i = 0; i < group.runs.size(); ++i) group.runs[i]->describe(series[i].samples);
+    check(context, group, series);
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 
@@ -157,25 +158,21 @@ class DecodeProbe final : public Probe {
     return one;
   }
 
-  // On a GPU the pool has work only where an expert ran on the CPU, and one expert may have fewer row tiles than the
-  // pool has threads.
-  static bool threads_as_asked(const ProbeContext& context, const EngineConfig& config, const EngagedRecord& engaged,
-                               const EngineCounters& counters) {
-    if (config.device == Device::kHost) return engaged.threads_worked == config.threads;
-    if (counters.expert_cpu == 0) return engaged.threads_worked == 0;
-    const int64_t tiles = context.model.weights->bank.layout(0).gate.row_tiles;
-    return tiles < config.threads ? engaged.threads_worked > 0 : engaged.threads_worked == config.threads;
-  }
-
-  // What worked must be what was asked, and all candidates must give the same answer, bit by bit, at the same token.
-  void check(const ProbeContext& context, const Group& group) {
+  // Samples of an engine that did not do what was asked are dropped, and say what differed. All candidates must give
+  // the same answer, bit by bit, at the same token.
+  void check(const ProbeContext& context, const Group& group, std::vector<Series>& series) {
+    const int64_t row_tiles = context.model.weights->bank.layout(0).gate.row_tiles;
     for (size_t i = 0; i < group.engines.size(); ++i) {
       const DecodeCandidate& candidate = context.candidates[group.begin + i];
-      const EngagedRecord engaged = group.engines[i]->engaged();
-      if (engaged.strategy != strategy_name(candidate.config.strategy) || engaged.slots != candidate.config.slots ||
-          !threads_as_asked(context, candidate.config, engaged, group.engines[i]->counters())) {
-        mismatch_ = candidate.name + " engaged " + engaged.strategy + ", " + std::to_string(engaged.slots) +
-                    " slots, " + std::to_string(engaged.threads_worked) + " threads";
+      const Engine& engine = *group.engines[i];
+      const std::string difference =
+          engaged_difference(candidate.config, engine.engaged(), engine.counters(), row_tiles);
+      Samples& samples = series[i].samples;
+      if (!difference.empty() && !samples.values.empty()) {
+        samples.discarded += samples.values.size();
+        samples.values.clear();
+        samples.reduced = true;
+        samples.remarks.push_back(std::string(kRefused) + difference);
       }
       if (group.runs[i]->steps_taken() != group.runs[0]->steps_taken()) continue;  // interrupted within a round
       if (group.runs[i]->answer() != group.runs[0]->answer()) {

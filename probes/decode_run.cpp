@@ -121,6 +121,15 @@ void DecodeRun::describe(Samples& samples) const {
   samples.at["hit_rate_second_half"] = hit_rate(middle, last);
   samples.at["threads_worked"] = engaged.threads_worked;
   samples.at["fetched_share"] = engaged.fetched_share;
+  // What it did, in counts: two candidates with the same ones over the same steps are one.
+  const EngineCounters counters = engine_.counters();
+  samples.at["steps"] = static_cast<double>(counters.decode_steps);
+  samples.at["expert_hits"] = static_cast<double>(counters.expert_hits);
+  samples.at["expert_fetched"] = static_cast<double>(counters.expert_fetched);
+  samples.at["expert_cpu"] = static_cast<double>(counters.expert_cpu);
+  samples.at["expert_promoted"] = static_cast<double>(counters.expert_promoted);
+  samples.at["expert_prefetched"] = static_cast<double>(counters.expert_prefetched);
+  samples.at["copy_engine"] = engine_.config().fetch_mechanism == FetchMechanism::kCopyEngine ? 1 : 0;
   if (middle > 0 && std::abs(hit_rate(0, middle) - hit_rate(middle, last)) > kSteadyDifference) {
     samples.remarks.push_back("not steady: hit rates of the halves differ by more than 2 points");
   }

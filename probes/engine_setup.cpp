@@ -23,8 +23,6 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   const ModelWeights& weights = *context.model.weights;
   EngineConfig config = context.base;
   config.strategy = Strategy::kHybrid;
-  config.look_ahead = predict ? LookAhead::kRouter : LookAhead::kOff;  // off: plans come from the probe
-  config.max_prefetches_per_layer = predict ? 1 : 0;
   config.threads = threads;
   const int distinct = max_distinct(weights.geometry, config);
   config.fetch_of_misses.assign(static_cast<size_t>(distinct) + 1, 0);
@@ -33,11 +31,33 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   const int64_t cache = context.gpu ? context.gpu->l2_bytes : context.topology->last_level_cache_bytes;
   const int64_t cold = kColdFactor * cache / weights.formats.expert_bytes_max;
   config.slots = std::clamp(std::max<int64_t>(cold, 4 * distinct), bounds.min, std::max(bounds.min, bounds.max));
+  const bool predicts = predict && config.slots > distinct;             // look-ahead needs one slot more
+  config.look_ahead = predicts ? LookAhead::kRouter : LookAhead::kOff;  // off: plans come from the probe
+  config.max_prefetches_per_layer = predicts ? 1 : 0;
   auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
   SlotTable table(static_cast<int>(weights.geometry.moe_layers.size()), weights.geometry.expert.experts, config.slots);
   table.fill_in_order();
   engine->restore_cache(table.content());
   return engine;
+}
+
+std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, const Engine& other) {
+  const bool predicts = context.trace != nullptr && context.trace->predictions > 0;
+  if (!predicts || context.base.weights.synthetic || context.base.device != Device::kHost) return nullptr;
+  EngineConfig config = other.config();
+  config.look_ahead = LookAhead::kRouter;
+  config.max_prefetches_per_layer = 1;
+  config.slots = max_distinct(other.geometry(), config) + 1;
+  if (config.slots > other.geometry().total_experts()) return nullptr;
+  MemoryInputs memory = context.memory_inputs;
+  memory.host_memory_bytes -= other.memory_plan().device_bytes;  // on the host device one memory
+  memory.device_memory_bytes = std::min(memory.device_memory_bytes, memory.host_memory_bytes);
+  try {
+    return std::make_unique<Engine>(context.model, config, memory);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kFailed) throw;
+    return nullptr;
+  }
 }
 
 PlanMaker::PlanMaker(const ModelGeometry& geometry, std::shared_ptr<const RoutingTrace> trace, int64_t slots)

@@ -13,8 +13,14 @@ namespace ft {
 
 // A hybrid engine with `threads`, and slots enough that hits come from memory when the model's experts do: 8 times the
 // last-level cache (on a GPU its own), within the memory plan. Its cache is filled in order. Throws Error.
-// predict: with look-ahead, so that a routing trace that is recorded has predictions.
+// predict: with look-ahead where the memory plan has slots for it, so that a routing trace that is recorded has
+// predictions.
 std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads, bool predict = false);
+
+// A second engine with look-ahead and the fewest slots that it may have, to time the predicting router beside an engine
+// without. Null where an engine predicts nothing (a trace without predictions, a forced routing, which predicts for
+// nothing) or where it does not fit the memory plan beside `other`.
+std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, const Engine& other);
 
 // One point of the sweep: how many experts of a layer are where. Promoted ones are counted in cpu.
 struct SweepPoint {

@@ -9,6 +9,8 @@
 namespace ft {
 namespace {
 
+constexpr double kPairShare = 0.1;  // of a thread count's time, for pairs with and without look-ahead
+
 std::vector<int> arm_counts(int top_k, bool coarse) {
   std::set<int> counts = {0, 1, top_k};
   if (top_k >= 2) counts.insert(std::max(1, top_k / 2));
@@ -41,7 +43,10 @@ class LayerSweepProbe final : public Probe {
       if (context.interrupted && context.interrupted()) break;
       const std::unique_ptr<Engine> engine = make_probe_engine(context, threads);
       const std::string before = answer_hash(*engine);
-      run_engine(context, *engine, share, result);
+      const std::unique_ptr<Engine> predicting = make_look_ahead_engine(context, *engine);
+      const double pairs = predicting == nullptr ? 0 : kPairShare * share;
+      run_engine(context, *engine, share - pairs, result);
+      if (predicting != nullptr) run_pairs(context, *engine, *predicting, pairs, result);
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
       if (context.progress) context.progress("layer_sweep", share);
     }
@@ -96,6 +101,32 @@ class LayerSweepProbe final : public Probe {
       series.push_back(std::move(one));
     }
     measure(series, options);
+    for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
+  }
+
+  // A layer that has nothing to do but to route, on both engines in turn.
+  static void run_pairs(ProbeContext& context, Engine& without, Engine& with, double share,
+                        std::vector<Samples>& result) {
+    std::vector<std::unique_ptr<PlanMaker>> plans;
+    std::vector<std::unique_ptr<LayerLoop>> loops;
+    std::vector<Series> series;
+    for (const int tokens : std::set<int>{1, context.base.max_batch}) {
+      for (Engine* engine : {&without, &with}) {
+        const SweepPoint nothing{tokens, 0, 0, 0, 0};
+        plans.push_back(std::make_unique<PlanMaker>(engine->geometry(), context.trace, engine->config().slots));
+        loops.push_back(std::make_unique<LayerLoop>(*engine, *plans.back(), nothing));
+        const int threads = engine->config().threads, predicts = engine == &with ? 1 : 0;
+        Series one;
+        one.samples.name = std::string("look_ahead=") + (predicts == 1 ? "router" : "off") +
+                           ".tokens=" + std::to_string(tokens) + ".threads=" + std::to_string(threads);
+        one.samples.unit = "us";
+        one.samples.at = sweep_coordinates(nothing, threads, engine->geometry().expert.top_k);
+        one.samples.at[kLookAheadCoordinate] = predicts;
+        one.sample = [loop = loops.back().get()] { return loop->microseconds_per_layer(); };
+        series.push_back(std::move(one));
+      }
+    }
+    measure(series, measure_options(context, share));
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 

@@ -15,6 +15,10 @@ namespace ft {
 // Without slots only the CPU arm. Points with nothing to do and with one arm alone come first.
 std::vector<SweepPoint> sweep_grid(const ExpertGeometry& expert, int max_batch, int64_t slots, bool coarse);
 
+// Coordinate of the series that time a layer without experts in pairs, engines with (1) and without (0) look-ahead in
+// the same rounds: what the predicting router costs. All other series do not have it.
+inline constexpr const char* kLookAheadCoordinate = "look_ahead";
+
 // Picks of `experts` of a point's experts: its tokens * top_k rows shared out evenly.
 int picks_of(const SweepPoint& point, int experts, int top_k);
 

@@ -154,7 +154,7 @@ void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeS
 
 void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& prompts) {
   const std::unique_ptr<Engine> engine =
-      make_probe_engine(context_, context_.base.threads, context_.base.look_ahead != LookAhead::kOff);
+      make_probe_engine(context_, context_.base.threads, context_.base.device == Device::kHost);
   RecordOptions record;
   record.max_tokens = kTraceTokens;
   record.seconds = context_.budget.seconds;

@@ -25,7 +25,7 @@ inline constexpr int kProfileMajor = 1;
 // 3: serve.fetch_mechanism (absent: sm), .cache_policy (absent: lru), .look_ahead (absent: off),
 //    .max_prefetches_per_layer
 // 4: conditions.findings, candidates[].fetch_mechanism, .max_prefetches_per_layer, .parts, .replays, .gap,
-//    .missing_us_per_layer, routing, serve.expected, .fallback
+//    .missing_us_per_layer, routing, serve.expected, .fallback, cost_model.parameters[].held_out_error_without
 inline constexpr int kProfileMinor = 4;
 inline constexpr size_t kMaxProfileBytes = 64u << 20;
 std::string profile_version_text();  // "1.4.0": what is written
@@ -78,6 +78,7 @@ struct Parameter {   // of the cost model
   std::string name;  // "s_c.threads=2"
   std::string unit;
   double value = 0, low = 0, high = 0;
+  std::optional<double> held_out_error_without = {};  // of a model that is refitted with this one forced to zero
 };
 struct CostModelRecord {
   std::vector<Parameter> parameters;

@@ -113,6 +113,7 @@ void fields(V& v, T& parameter) {
   v.required("value", parameter.value);
   v.required("low", parameter.low);
   v.required("high", parameter.high);
+  v.present("held_out_error_without", parameter.held_out_error_without);
 }
 
 template <class V, MaybeConst<CostModelRecord> T>

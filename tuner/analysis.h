@@ -40,6 +40,7 @@ struct AnalysisInput {
   std::optional<int64_t> slots;
   std::string slots_asked;
   std::optional<int> threads;
+  int cores = 0;  // usable ones; 0: the largest thread count measured. The copy engine needs one beside the threads
   bool forced = false;  // some knob is pinned: the decision says so
 };
 

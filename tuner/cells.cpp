@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "probes/layer_sweep.h"
+
 namespace ft {
 namespace {
 
@@ -59,7 +61,8 @@ std::vector<const Samples*> with_threads(std::span<const Samples> samples, int t
 
 std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads) {
   std::vector<SweepCell> cells;
-  const std::vector<const Samples*> chosen = with_threads(samples, threads);
+  std::vector<const Samples*> chosen = with_threads(samples, threads);
+  std::erase_if(chosen, [](const Samples* one) { return one->at.contains(kLookAheadCoordinate); });
   const std::vector<double> typical = typical_values(chosen);
   for (size_t i = 0; i < chosen.size(); ++i) {
     const Samples& one = *chosen[i];

@@ -22,10 +22,10 @@ constexpr CostTermInfo kTerms[] = {
     {CostTerm::kLinkIdle, "a_w", "s", true},
     {CostTerm::kContentionCompute, "k_c", "1", false},
     {CostTerm::kContentionLink, "k_f", "1", false},
-    {CostTerm::kCopyEngineFixed, "a_f_copy_engine", "s", true},
-    {CostTerm::kCopyEnginePerExpert, "s_f_copy_engine", "s", false},
-    {CostTerm::kLookAhead, "a_r", "s", true},
-    {CostTerm::kLookAheadPerToken, "e_r", "s", true},
+    {CostTerm::kCopyEngineFixed, "a_f_copy_engine", "s", true, true},
+    {CostTerm::kCopyEnginePerExpert, "s_f_copy_engine", "s", false, true},
+    {CostTerm::kLookAhead, "a_r", "s", true, true},
+    {CostTerm::kLookAheadPerToken, "e_r", "s", true, true},
 };
 static_assert(std::size(kTerms) == kCostTermCount);
 

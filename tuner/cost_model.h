@@ -61,9 +61,10 @@ inline constexpr int kLinearTermCount = 11;  // the ones that cells with one arm
 
 struct CostTermInfo {
   CostTerm term{};
-  std::string_view name;  // "s_c": as in the profile
-  std::string_view unit;  // "s" or "1"
-  bool fixed = false;     // paid per layer (or token of a layer), whatever the number of experts
+  std::string_view name;      // "s_c": as in the profile
+  std::string_view unit;      // "s" or "1"
+  bool fixed = false;         // paid per layer (or token of a layer), whatever the number of experts
+  bool engaged_only = false;  // of a mechanism or look-ahead: see engaged_cost; not in the sweep's fit
 };
 std::span<const CostTermInfo> cost_terms();  // indexed by CostTerm
 

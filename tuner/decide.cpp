@@ -49,9 +49,12 @@ Interval rate_ratio(const Measured& a, const Measured& b) {
   return bootstrap_ratio(left, right, kConfidence, kBootstrapSeed);
 }
 
+// Told apart are two whose interval lies on the side of 1 where their medians are, too. On a machine whose speed jumps
+// the medians of all rounds and the paired ratios can point opposite ways (measured: 1.05 against 0.94 to 0.99).
 bool tied(const Measured& a, const Measured& b) {
   const Interval ratio = rate_ratio(a, b);
-  return (ratio.low <= 1 && ratio.high >= 1) || std::abs(a.score / b.score - 1) < kTieFraction;
+  const bool apart = a.score > b.score ? ratio.low > 1 : ratio.high < 1;
+  return !apart || std::abs(a.score / b.score - 1) < kTieFraction;
 }
 
 class Decider {
@@ -64,6 +67,13 @@ class Decider {
   Decided run() {
     result_.decision.forced = input_.forced;
     result_.decision.warnings = input_.search->remarks;
+    for (size_t index = 0; index < input_.measured.size(); ++index) {
+      const std::string refused = refusal_of(input_.measurements, index);
+      if (refused.empty()) continue;
+      const EngineConfig& config = ranked_[input_.measured[index]].config;
+      result_.decision.warnings.push_back(fmt::format("decode runs of {} with {} threads were refused: {}",
+                                                      strategy_name(config.strategy), config.threads, refused));
+    }
     if (measured_.empty()) {
       by_prediction();
     } else {
@@ -95,9 +105,25 @@ class Decider {
     }
     std::stable_sort(measured_.begin(), measured_.end(),
                      [](const auto& a, const auto& b) { return a.score > b.score; });
+    merge_equal();
   }
 
-  int simplicity(const Measured& entry) const { return complexity(ranked_[entry.ranked].config.strategy); }
+  // Two that engaged the same are one, the simpler: what differs in their rates is noise.
+  void merge_equal() {
+    for (size_t i = 0; i < measured_.size(); ++i) {
+      for (size_t j = measured_.size(); j-- > i + 1;) {
+        if (!engaged_the_same(measured_[i].points, measured_[j].points)) continue;
+        if (simplicity(measured_[j]) < simplicity(measured_[i])) std::swap(measured_[i], measured_[j]);
+        same_as_[measured_[j].ranked] = measured_[i].ranked;
+        duplicates_.push_back(std::move(measured_[j]));
+        measured_.erase(measured_.begin() + static_cast<std::ptrdiff_t>(j));
+      }
+    }
+    std::stable_sort(measured_.begin(), measured_.end(),
+                     [](const auto& a, const auto& b) { return a.score > b.score; });
+  }
+
+  int simplicity(const Measured& entry) const { return complexity(ranked_[entry.ranked].config); }
 
   void by_prediction() {
     Decision& d = result_.decision;
@@ -284,6 +310,16 @@ class Decider {
   }
 
   std::string verdict_of(size_t index) const {
+    const auto same = same_as_.find(index);
+    if (same != same_as_.end()) {
+      const EngineConfig& config = ranked_[same->second].config;
+      return fmt::format("the same as {} with {} threads and {} slots: they engaged the same",
+                         strategy_name(config.strategy), config.threads, config.slots);
+    }
+    for (size_t asked = 0; asked < input_.measured.size(); ++asked) {
+      const std::string refused = input_.measured[asked] == index ? refusal_of(input_.measurements, asked) : "";
+      if (!refused.empty()) return "its decode runs were refused: " + refused;
+    }
     const Measured* mine = measured_of(index);
     const Measured* best = measured_of(result_.chosen);
     if (mine == nullptr || best == nullptr) {
@@ -307,6 +343,9 @@ class Decider {
 
   void add_measured(size_t index, Candidate& candidate) const {
     const Measured* entry = measured_of(index);
+    for (const Measured& duplicate : duplicates_) {
+      if (duplicate.ranked == index) entry = &duplicate;
+    }
     if (entry == nullptr) return;
     for (const Measurement* point : entry->points) {
       const Interval interval = bootstrap_median(point->values, kConfidence, kBootstrapSeed);
@@ -322,24 +361,14 @@ class Decider {
 
   const DecideInput& input_;
   const std::vector<CandidatePrediction>& ranked_;
-  std::vector<Measured> measured_;  // best score first
+  std::vector<Measured> measured_;    // best score first
+  std::vector<Measured> duplicates_;  // engaged the same as one of measured_
+  std::map<size_t, size_t> same_as_;  // index into ranked -> that of the one that stands for it
   Decided result_;
 };
 
 }  // namespace
 
 Decided decide(const DecideInput& input) { return Decider(input).run(); }
-
-std::vector<size_t> candidates_to_confirm(const SearchResult& search) {
-  std::set<Strategy> seen;
-  std::vector<size_t> chosen, last;
-  for (size_t i = 0; i < search.ranked.size(); ++i) {
-    const Strategy strategy = search.ranked[i].config.strategy;
-    if (!seen.insert(strategy).second) continue;
-    (strategy == Strategy::kOffload && i != 0 ? last : chosen).push_back(i);
-  }
-  chosen.insert(chosen.end(), last.begin(), last.end());
-  return chosen;
-}
 
 }  // namespace ft

@@ -2,7 +2,8 @@
 //
 // The measured winner stands, also where the prediction ranks another first. A tie (the interval of the ratio holds 1,
 // or the two are nearer than kTieFraction) goes to the simpler strategy. Without measurements the prediction decides,
-// and the profile warns that nothing was confirmed.
+// and the profile warns that nothing was confirmed. Of candidates that engaged the same the simplest stands for all. A
+// candidate whose engine did not do what was asked has no measurement, and a warning with both values.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "tuner/confirmation.h"
 #include "tuner/search.h"
 
 namespace ft {
@@ -33,9 +35,5 @@ struct DecideInput {
   bool forced = false;
 };
 Decided decide(const DecideInput& input);
-
-// Which of `ranked` are worth a decode run: the best of each strategy in order of prediction, the prediction's choice
-// first and plain offload last.
-std::vector<size_t> candidates_to_confirm(const SearchResult& search);
 
 }  // namespace ft

@@ -76,9 +76,18 @@ double loss(const CostParameters& cost, Device device, const std::vector<SweepCe
 }
 double weight_of(double error) { return error <= kSmallError ? 1 : kSmallError / error; }
 
+// Terms that are forced to zero.
+using Dropped = std::array<bool, kCostTermCount>;
+
+Dropped all_fixed() {
+  Dropped dropped{};
+  for (const CostTermInfo& term : cost_terms()) dropped[static_cast<size_t>(term.term)] = term.fixed;
+  return dropped;
+}
+
 // Stage one: all linear terms at once, on cells where at most one arm works, by least squares with weights that come
 // from the errors of the round before.
-CostParameters fit_pure(Device device, int threads, const std::vector<SweepCell>& cells, bool fixed_costs) {
+CostParameters fit_pure(Device device, int threads, const std::vector<SweepCell>& cells, const Dropped& dropped) {
   std::vector<Branch> branches(cells.size(), Branch::kLastCopy);
   std::vector<double> weights(cells.size(), 1);
   CostParameters best;
@@ -89,8 +98,7 @@ CostParameters fit_pure(Device device, int threads, const std::vector<SweepCell>
       const Row row = linear_row(cells[i].counts, device, branches[i]);
       const double root = std::sqrt(weights[i]);
       for (int term = 0; term < kLinearTermCount; ++term) {
-        const bool dropped = cost_terms()[static_cast<size_t>(term)].fixed && !fixed_costs;
-        a.push_back(dropped ? 0 : root * row[static_cast<size_t>(term)] / cells[i].seconds);
+        a.push_back(dropped[static_cast<size_t>(term)] ? 0 : root * row[static_cast<size_t>(term)] / cells[i].seconds);
       }
       b.push_back(root);
     }
@@ -130,10 +138,12 @@ CostParameters with_mixed(CostParameters cost, const Mixed& x) {
   return cost;
 }
 
-void fit_mixed(Device device, const std::vector<SweepCell>& cells, CostParameters& cost) {
+void fit_mixed(Device device, const std::vector<SweepCell>& cells, const Dropped& dropped, CostParameters& cost) {
   if (cells.empty()) return;
   const bool sleeps = device == Device::kHost && cost[CostTerm::kLinkFixed] > 0;
-  const Mixed upper = {kMaxContention, kMaxContention, sleeps ? 1.0 : 0.0};
+  const auto most = [&](CostTerm term, double bound) { return dropped[static_cast<size_t>(at(term))] ? 0.0 : bound; };
+  const Mixed upper = {most(CostTerm::kContentionCompute, kMaxContention),
+                       most(CostTerm::kContentionLink, kMaxContention), most(CostTerm::kLinkIdle, sleeps ? 1.0 : 0.0)};
   Mixed best{};
   double best_loss = loss(cost, device, cells);
   const auto consider = [&](Mixed x) {
@@ -181,9 +191,9 @@ Stages split_stages(std::span<const SweepCell> cells) {
   return stages;
 }
 
-CostParameters fit_once(Device device, int threads, const Stages& stages, bool fixed_costs) {
-  CostParameters cost = fit_pure(device, threads, stages.pure, fixed_costs);
-  fit_mixed(device, stages.contended, cost);
+CostParameters fit_once(Device device, int threads, const Stages& stages, const Dropped& dropped = {}) {
+  CostParameters cost = fit_pure(device, threads, stages.pure, dropped);
+  fit_mixed(device, stages.contended, dropped, cost);
   return cost;
 }
 
@@ -265,13 +275,20 @@ CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, u
   require_arms(cells);
   const Stages stages = split_stages(cells);
   CostFit fit;
-  fit.cost = fit_once(device, threads, stages, true);
+  fit.cost = fit_once(device, threads, stages);
   std::vector<SweepCell> fitted = stages.pure;
   fitted.insert(fitted.end(), stages.contended.begin(), stages.contended.end());
   fit.fit_error = median_error(fit.cost, device, fitted);
   fit.held_out_error = median_error(fit.cost, device, stages.held_out);
   fit.held_out_error_without_fixed_costs =
-      median_error(fit_once(device, threads, stages, false), device, stages.held_out);
+      median_error(fit_once(device, threads, stages, all_fixed()), device, stages.held_out);
+  for (int term = 0; term < kCostTermCount; ++term) {
+    Dropped dropped{};
+    dropped[static_cast<size_t>(term)] = true;
+    const bool used = fit.cost.value[term] > 0 && !stages.held_out.empty();
+    fit.held_out_error_without.push_back(
+        used ? median_error(fit_once(device, threads, stages, dropped), device, stages.held_out) : fit.held_out_error);
+  }
   fit.cells_fitted = static_cast<int64_t>(fitted.size());
   fit.cells_held_out = static_cast<int64_t>(stages.held_out.size());
 
@@ -284,7 +301,7 @@ CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, u
     Stages redrawn;
     redrawn.pure = resample(stages.pure, fit.cost, device, pure, random);
     redrawn.contended = resample(stages.contended, fit.cost, device, contended, random);
-    fit.draws.push_back(fit_once(device, threads, redrawn, true));
+    fit.draws.push_back(fit_once(device, threads, redrawn));
   }
   for (int term = 0; term < kCostTermCount; ++term) {
     std::vector<double> values;

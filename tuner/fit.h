@@ -36,6 +36,9 @@ struct CostFit {
   double fit_error = 0;               // median relative error of the fitted cells
   double held_out_error = 0;          // of the held-out ones; 0 when there are none
   double held_out_error_without_fixed_costs = 0;  // same, refitted with every fixed cost forced to zero
+  // Per CostTerm: same, refitted with this one forced to zero, which says what the term is there for. 0 when no cell is
+  // held out.
+  std::vector<double> held_out_error_without;
   int64_t cells_fitted = 0, cells_held_out = 0;
 };
 // REQUIRES positive times. Throws Error(kFailed) naming the arm when there is no cell with all arms empty or none of an

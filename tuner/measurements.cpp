@@ -9,6 +9,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
 #include "tuner/cells.h"
+#include "tuner/engaged_terms.h"
 #include "tuner/prediction.h"
 
 namespace ft {
@@ -27,7 +28,12 @@ bool usable(const Measurement& measurement, std::string_view probe) {
 }
 
 Parameter parameter(std::string name, std::string_view unit, double value, const Interval& interval) {
-  return {std::move(name), std::string(unit), value, std::min(value, interval.low), std::max(value, interval.high)};
+  return {.name = std::move(name),
+          .unit = std::string(unit),
+          .value = value,
+          .low = std::min(value, interval.low),
+          .high = std::max(value, interval.high),
+          .held_out_error_without = {}};
 }
 
 }  // namespace
@@ -97,10 +103,13 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
   std::vector<ThreadModel> models;
   const std::vector<Samples> sweep = samples_of(measurements, "layer_sweep");
   const std::vector<Samples> steps = samples_of(measurements, "dense");
+  const std::vector<Samples> gather = samples_of(measurements, "pcie_gather");
   for (const int count : threads) {
     const std::vector<SweepCell> cells = sweep_cells(sweep, count);
     ThreadModel model;
     model.cost = fit_cost(device, count, cells, seed);
+    add_copy_engine_terms(gather, seed, model.cost);
+    add_look_ahead_terms(sweep, seed, model.cost);
     const std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);
     if (dense.empty()) continue;
     model.dense = fit_dense(count, dense, seed);
@@ -121,8 +130,14 @@ CostModelRecord cost_model_record(const std::vector<ThreadModel>& models, int mo
   for (const ThreadModel& model : models) {
     const std::string suffix = ".threads=" + std::to_string(model.cost.cost.threads);
     for (const CostTermInfo& term : cost_terms()) {
-      record.parameters.push_back(parameter(std::string(term.name) + suffix, term.unit, model.cost.cost[term.term],
-                                            model.cost.intervals[static_cast<size_t>(term.term)]));
+      const auto index = static_cast<size_t>(term.term);
+      const Interval& interval = model.cost.intervals[index];
+      const double value = model.cost.cost[term.term];
+      if (term.engaged_only && value == 0 && interval.high == 0) continue;  // not measured here
+      record.parameters.push_back(parameter(std::string(term.name) + suffix, term.unit, value, interval));
+      if (!term.engaged_only && model.cost.cells_held_out > 0) {
+        record.parameters.back().held_out_error_without = model.cost.held_out_error_without[index];
+      }
     }
     record.parameters.push_back(parameter("dense_fixed" + suffix, "s", model.dense.cost.fixed, model.dense.fixed));
     record.parameters.push_back(

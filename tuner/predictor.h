@@ -37,6 +37,7 @@ class Predictor {
   int max_distinct() const { return max_distinct_; }  // experts of one layer at the largest batch
   // Per batch. The reference stays valid.
   const std::vector<ReplayResult>& replays(const SlotUse& use);
+  bool has_replayed(const SlotUse& use) const { return replays_.contains(use); }
   int64_t replays_done() const { return static_cast<int64_t>(replays_.size()); }
 
   double score(const CandidateSpec& spec);  // the geometric mean of the rates alone

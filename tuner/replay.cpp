@@ -110,6 +110,15 @@ std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch) {
   return sequences;
 }
 
+std::vector<TraceSequence> cut_sequences(std::vector<TraceSequence> sequences, int64_t uses) {
+  FT_CHECK(!sequences.empty());
+  const RoutingTrace& trace = *sequences.front().trace;
+  const int64_t of_step = static_cast<int64_t>(sequences.size()) * trace.layers * trace.top_k;
+  const int64_t steps = std::max(kLeastSteps, uses / of_step);
+  for (TraceSequence& sequence : sequences) sequence.tokens = std::min(sequence.tokens, steps);
+  return sequences;
+}
+
 LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted) {
   return {tokens, hits, fetched, cpu, promoted, hits * tokens, fetched * tokens, cpu * tokens, 0};
 }

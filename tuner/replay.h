@@ -21,6 +21,11 @@ struct TraceSequence {
 // `batch` sequences out of one trace: equal consecutive parts. REQUIRES 1 <= batch <= trace.tokens.
 std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch);
 
+// The first tokens of each, so that a replay takes at most `uses` of experts (tokens x layers x top_k over all), but at
+// least kLeastSteps. REQUIRES at least one sequence.
+std::vector<TraceSequence> cut_sequences(std::vector<TraceSequence> sequences, int64_t uses);
+inline constexpr int64_t kLeastSteps = 8;
+
 struct ReplayOptions {
   int64_t slots = 0;
   SplitTable fetch_of_misses;  // as in EngineConfig; may be empty when start_full and slots hold all experts

@@ -7,19 +7,6 @@
 #include "tuner/optimum.h"
 
 namespace ft {
-namespace {
-
-// The sequences of one batch, cut so that a replay takes at most `uses`.
-std::vector<TraceSequence> cut(std::vector<TraceSequence> sequences, int64_t uses) {
-  const RoutingTrace& trace = *sequences.front().trace;
-  const int64_t of_step = static_cast<int64_t>(sequences.size()) * trace.layers * trace.top_k;
-  const int64_t steps = std::max<int64_t>(1, uses / of_step);
-  for (TraceSequence& sequence : sequences) sequence.tokens = std::min(sequence.tokens, steps);
-  return sequences;
-}
-
-}  // namespace
-
 std::vector<int64_t> routing_slot_counts(int64_t low, int64_t high) {
   FT_CHECK(low >= 1 && low <= high);
   std::vector<int64_t> counts;
@@ -48,7 +35,7 @@ std::optional<RoutingRecord> routing_record(const SearchInput& input) {
   options.cache_policy = input.base.cache_policy;
   options.max_distinct = distinct;
   for (size_t b = 0; b < input.batches.size(); ++b) {
-    const std::vector<TraceSequence> sequences = cut(input.sequences[b], kMaxRoutingUses / (2 * points));
+    const std::vector<TraceSequence> sequences = cut_sequences(input.sequences[b], kMaxRoutingUses / (2 * points));
     options.discard_steps = std::min(input.discard_steps, sequences.front().tokens / 2);
     for (const int64_t slots : counts) {
       options.slots = slots;

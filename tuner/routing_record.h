@@ -12,7 +12,7 @@
 namespace ft {
 
 inline constexpr int kRoutingSlotCounts = 10;  // of the grid
-// Expert uses that all replays of the record take together; a use costs about 0.1 us in a replay and as much in the
+// Expert uses that all replays of the record take together; a use costs about 0.15 us in a replay and in the
 // optimum (one core at 3.7 GHz). A longer trace is cut to its first tokens.
 inline constexpr int64_t kMaxRoutingUses = 8'000'000;
 

@@ -2,64 +2,57 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
-#include <tuple>
 
 #include "kernels/base/error.h"
 #include "tuner/predictor.h"
+#include "tuner/search_prune.h"
+#include "tuner/search_space.h"
 
 namespace ft {
 namespace {
 
-constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hold the link for the next layer
-constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};  // splits tried beside the model's own
-
-SplitTable constant_share(int size, double share) {
-  SplitTable table(static_cast<size_t>(size) + 1, 0);
-  for (int m = 1; m <= size; ++m) table[static_cast<size_t>(m)] = static_cast<int>(std::ceil(share * m));
-  return table;
-}
-
 class Search {
  public:
-  explicit Search(const SearchInput& input) : input_(input), predictor_(input), size_(predictor_.max_distinct()) {}
+  explicit Search(const SearchInput& input)
+      : input_(input), predictor_(input), budget_(predictor_), size_(predictor_.max_distinct()) {
+    for (size_t i = 0; i < input.models.size(); ++i) {
+      if (!input.threads || input.models[i].cost.cost.threads == *input.threads) measured_.push_back(i);
+    }
+  }
 
   SearchResult run() {
-    bool measured = false;
-    for (const ThreadModel& model : input_.models) {
-      if (input_.threads && model.cost.cost.threads != *input_.threads) continue;
-      const bool first = !measured;
-      measured = true;
-      if (first || pool_computes_slots()) {
-        resident(model, bounds_of(Strategy::kResident));
-        offload(model, bounds_of(Strategy::kOffload));
+    if (measured_.empty()) refuse_threads();
+    for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
+      if (input_.strategy && *input_.strategy != strategy) continue;
+      const SlotBounds bounds = bounds_of(input_, strategy);
+      switch (strategy) {
+        case Strategy::kResident:
+          resident(bounds);
+          break;
+        case Strategy::kOffload:
+          offload(bounds);
+          break;
+        case Strategy::kCpu:
+          cpu(bounds);
+          break;
+        case Strategy::kHybrid:
+          hybrid(bounds);
+          break;
       }
-      cpu(model, bounds_of(Strategy::kCpu));
-      hybrid(model, bounds_of(Strategy::kHybrid));
     }
-    if (!measured) refuse_threads();
+    if (budget_.refused() > 0) {
+      remark("the search stopped after " + std::to_string(kMaxReplays) + " replays of the routing trace: " +
+             std::to_string(budget_.refused()) + " ways to serve were not predicted");
+    }
     if (result_.ranked.empty()) refuse_nothing();
     rank();
     return std::move(result_);
   }
 
  private:
-  // On the host device the pool computes what is in slots; on a GPU it has work only with a CPU arm. There resident and
-  // offload are one row each, whatever thread counts were measured, and keep one thread: the one that feeds the GPU.
-  bool pool_computes_slots() const { return input_.base.device == Device::kHost; }
-  int threads_of(Strategy strategy, const ThreadModel& model) const {
-    const bool pool_works = pool_computes_slots() || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
-    return pool_works ? model.cost.cost.threads : input_.threads.value_or(1);
-  }
-
-  bool wanted(Strategy strategy) const { return !input_.strategy || *input_.strategy == strategy; }
-
-  // Strategies differ in what they need beside slots (offload's staging buffers).
-  SlotBounds bounds_of(Strategy strategy) const {
-    EngineConfig config = input_.base;
-    config.strategy = strategy;
-    drop_unusable_look_ahead(config);
-    return slot_bounds(input_.geometry, input_.formats, config, input_.memory);
+  // One row for all thread counts where the pool has no work: the first model's.
+  std::vector<size_t> models_of(Strategy strategy) const {
+    return pool_works(input_, strategy) ? measured_ : std::vector<size_t>{measured_.front()};
   }
 
   void reject(Strategy strategy, const std::string& reason) {
@@ -108,8 +101,7 @@ class Search {
     return counts;
   }
 
-  void resident(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kResident)) return;
+  void resident(const SlotBounds& bounds) {
     const int64_t all = input_.geometry.total_experts();
     if (bounds.max < all) {
       return reject(Strategy::kResident,
@@ -118,103 +110,106 @@ class Search {
     if (input_.slots && *input_.slots != all) {
       return reject(Strategy::kResident, "needs all " + std::to_string(all) + " slots, asked for are " + slots_asked());
     }
-    result_.ranked.push_back(predict(Strategy::kResident, model, {all, {}, 0, true}));
-  }
-
-  void offload(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kOffload)) return;
-    for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
-      const SlotUse use{slots, constant_share(size_, 1), 0, false, input_.base.max_prefetches_per_layer};
-      result_.ranked.push_back(predict(Strategy::kOffload, model, use));
+    for (const size_t model : models_of(Strategy::kResident)) {
+      add(spec_of(Strategy::kResident, model, {all, {}, 0, true, 0}));
     }
   }
 
-  void cpu(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kCpu)) return;
+  void offload(const SlotBounds& bounds) {
+    for (const int64_t slots : slot_counts(Strategy::kOffload, bounds)) {
+      for (const size_t model : models_of(Strategy::kOffload)) {
+        add_variants(spec_of(Strategy::kOffload, model, {slots, constant_share(size_, 1), 0, false, 0}));
+      }
+    }
+  }
+
+  void cpu(const SlotBounds& bounds) {
     const SplitTable none = constant_share(size_, 0);
     if (!input_.slots || *input_.slots == 0) {
-      result_.ranked.push_back(predict(Strategy::kCpu, model, {0, none, 0, false}));
+      for (const size_t model : measured_) add(spec_of(Strategy::kCpu, model, {0, none, 0, false, 0}));
     }
     if (input_.slots == 0) return;
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
-      std::vector<SlotUse> policies;  // with slots but no promotion the cache would stay empty
-      for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) {
-        policies.push_back({slots, none, promotions, false});
+      std::vector<Policy> policies;  // with slots but no promotion the cache would stay empty
+      for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) policies.push_back({none, promotions});
+      for (const size_t model : measured_) {
+        const auto best = best_of(spec_of(Strategy::kCpu, model, {slots, none, 1, false, 0}), policies);
+        if (best) add(*best);
       }
-      add_best(Strategy::kCpu, model, policies);
     }
   }
 
-  void hybrid(const ThreadModel& model, const SlotBounds& bounds) {
-    if (!wanted(Strategy::kHybrid)) return;
-    std::set<SplitTable> tables = {model_split(model)};
-    for (const double share : kFetchedShares) tables.insert(constant_share(size_, share));
-    for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
-      std::vector<SlotUse> policies;
-      for (const SplitTable& table : tables) {
-        // A size of miss that fetches nothing would miss for ever without promotions.
-        const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
-        for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-          const SlotUse policy{slots, table, promotions, false, input_.base.max_prefetches_per_layer};
-          if (is_hybrid(policy)) policies.push_back(policy);
+  void hybrid(const SlotBounds& bounds) {
+    for (const size_t model : measured_) {
+      const std::vector<Policy> all = hybrid_policies(hybrid_splits(input_, input_.models[model], size_));
+      std::vector<Policy> kept;  // of the largest slot count, which comes first
+      for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
+        const CandidateSpec base = spec_of(Strategy::kHybrid, model, {slots, {}, 0, false, 0});
+        const std::vector<Policy> best = best_policies(predictor_, budget_, base, kept.empty() ? all : kept,
+                                                       mechanisms(input_, Strategy::kHybrid, input_.models[model]));
+        if (best.empty()) {
+          reject(Strategy::kHybrid,
+                 "with " + std::to_string(slots) + " slots every split is offload's or cpu's at the misses that occur");
+          continue;
         }
+        if (kept.empty()) kept = best;
+        CandidateSpec chosen = base;
+        chosen.use.fetch_of_misses = best[0].fetch_of_misses;
+        chosen.use.max_promotions = best[0].max_promotions;
+        add_variants(chosen, best);
       }
-      if (policies.empty()) {
-        reject(Strategy::kHybrid,
-               "with " + std::to_string(slots) + " slots every split is offload's or cpu's at the misses that occur");
-        continue;
+    }
+  }
+
+  CandidateSpec spec_of(Strategy strategy, size_t model, const SlotUse& use) const {
+    return {strategy, model, engine_threads(input_, strategy, input_.models[model]), use, FetchMechanism::kSm};
+  }
+
+  // Of the policies the one with the best prediction.
+  std::optional<CandidateSpec> best_of(const CandidateSpec& base, const std::vector<Policy>& policies) {
+    std::optional<CandidateSpec> best;
+    double best_score = 0;
+    for (const Policy& policy : policies) {
+      CandidateSpec spec = base;
+      spec.use.fetch_of_misses = policy.fetch_of_misses;
+      spec.use.max_promotions = policy.max_promotions;
+      if (!budget_.allows(spec.use)) continue;
+      const double score = predictor_.score(spec);
+      if (best && score <= best_score) continue;
+      best = spec;
+      best_score = score;
+    }
+    return best;
+  }
+
+  // A row for every mechanism, and with look-ahead one more with the number of prefetches that is best. `policies`: the
+  // splits to choose from, which another mechanism may order otherwise; empty: the one of `base`.
+  void add_variants(const CandidateSpec& base, const std::vector<Policy>& policies = {}) {
+    const ThreadModel& model = input_.models[base.model];
+    for (const FetchMechanism mechanism : mechanisms(input_, base.strategy, model)) {
+      std::optional<CandidateSpec> ahead;
+      double ahead_score = 0;
+      for (const int prefetches : prefetch_counts(input_, base.strategy, base.use.slots, size_)) {
+        CandidateSpec spec = base;
+        spec.mechanism = mechanism;
+        spec.use.max_prefetches = prefetches;
+        if (!policies.empty()) spec = best_of(spec, policies).value_or(spec);
+        if (!budget_.allows(spec.use)) continue;
+        if (prefetches == 0) {
+          add(spec);
+          continue;
+        }
+        const double score = predictor_.score(spec);
+        if (ahead && score <= ahead_score) continue;
+        ahead = spec;
+        ahead_score = score;
       }
-      add_best(Strategy::kHybrid, model, policies);
+      if (ahead) add(*ahead);
     }
   }
 
-  // The model's best split: for misses that one sequence can have from the smallest batch, beyond from the largest.
-  SplitTable model_split(const ThreadModel& model) const {
-    const auto [small, large] = std::minmax_element(input_.batches.begin(), input_.batches.end());
-    const auto table_for = [&](int64_t batch) {
-      const int tokens = static_cast<int>(batch);
-      const int picks = tokens * input_.geometry.expert.top_k;
-      const int distinct = std::min({picks, input_.geometry.expert.experts, size_});
-      return best_split(model.cost.cost, input_.base.device, tokens, std::max(picks, distinct), distinct, size_);
-    };
-    const SplitTable low = table_for(*small);
-    SplitTable table = table_for(*large);
-    const int64_t bound = std::min<int64_t>(size_, *small * input_.geometry.expert.top_k);
-    std::copy(low.begin(), low.begin() + bound + 1, table.begin());
-    return table;
-  }
-
-  // At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
-  bool is_hybrid(const SlotUse& policy) {
-    bool fetches = false, computes = false;
-    for (const ReplayResult& result : replays(policy)) {
-      for (size_t m = 1; m < result.misses_histogram.size(); ++m) {
-        if (result.misses_histogram[m] == 0) continue;
-        fetches = fetches || policy.fetch_of_misses[m] > 0;
-        computes = computes || policy.fetch_of_misses[m] < static_cast<int>(m);
-      }
-    }
-    return fetches && computes;
-  }
-
-  void add_best(Strategy strategy, const ThreadModel& model, const std::vector<SlotUse>& policies) {
-    std::optional<CandidatePrediction> best;
-    for (const SlotUse& policy : policies) {
-      CandidatePrediction candidate = predict(strategy, model, policy);
-      if (!best || candidate.score > best->score) best = std::move(candidate);
-    }
-    if (best) result_.ranked.push_back(std::move(*best));
-  }
-
-  const std::vector<ReplayResult>& replays(const SlotUse& use) { return predictor_.replays(use); }
-
-  CandidatePrediction predict(Strategy strategy, const ThreadModel& model, const SlotUse& use) {
-    CandidateSpec spec;
-    spec.strategy = strategy;
-    spec.model = static_cast<size_t>(&model - input_.models.data());
-    spec.threads = threads_of(strategy, model);
-    spec.use = use;
-    return predictor_.predict(spec);
+  void add(const CandidateSpec& spec) {
+    if (budget_.allows(spec.use)) result_.ranked.push_back(predictor_.predict(spec));
   }
 
   void rank() {
@@ -222,7 +217,7 @@ class Search {
     std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
     size_t chosen = 0;
     for (size_t i = 1; i < ranked.size(); ++i) {
-      if (complexity(ranked[i].config.strategy) >= complexity(ranked[chosen].config.strategy)) continue;
+      if (complexity(ranked[i].config) >= complexity(ranked[chosen].config)) continue;
       if (is_tie(ranked[i], ranked[0])) chosen = i;
     }
     result_.tie = chosen != 0;
@@ -260,7 +255,9 @@ class Search {
 
   const SearchInput& input_;
   Predictor predictor_;
+  ReplayBudget budget_;
   int size_ = 0;
+  std::vector<size_t> measured_;  // models that may be used
   SearchResult result_;
 };
 
@@ -278,6 +275,12 @@ int complexity(Strategy strategy) {
       return 3;
   }
   return 3;
+}
+
+int complexity(const EngineConfig& config) {
+  const int ahead = config.look_ahead != LookAhead::kOff ? 2 : 0;
+  const int copier = config.fetch_mechanism == FetchMechanism::kCopyEngine ? 1 : 0;
+  return 4 * complexity(config.strategy) + ahead + copier;
 }
 
 bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b) {

@@ -1,5 +1,6 @@
 // From a fitted cost model to a ranking of candidates: strategies x slots (inside the memory plan) x threads x splits x
-// promotion budgets, each predicted at every (context, batch) by replaying the routing trace. Pure.
+// promotion budgets x fetch mechanisms x look-ahead, each predicted at every (context, batch) by replaying the routing
+// trace. Pure. What is tried: search_space.h; how it stays bounded: search_prune.h.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ struct SearchInput {
   std::optional<int64_t> slots;
   std::string slots_asked;  // of `slots`, for people: "96 (50%)"; empty: the count
   std::optional<int> threads;
+  int cores = 0;  // usable ones, for threads beside the pool; 0: the largest thread count measured
 };
 
 struct CandidatePrediction {
@@ -69,6 +71,8 @@ inline constexpr double kTieFraction = 0.005;
 
 // Simplest first: resident (no cache at work), offload, cpu (a pool that must keep up), hybrid (both at once).
 int complexity(Strategy strategy);
+// The same with what a strategy engages beside: look-ahead, the copy engine's thread. Strategies come first.
+int complexity(const EngineConfig& config);
 // The interval of the ratio of the scores holds 1, or they are nearer than kTieFraction.
 bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);
 

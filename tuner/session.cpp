@@ -253,6 +253,7 @@ class Tuning {
     input.slots = preflight_.slots;
     input.slots_asked = preflight_.slots_asked;
     input.threads = request_.threads;
+    input.cores = context().cpus->usable_cores;
     input.forced = !request_.forced.empty();
     return input;
   }

@@ -304,7 +304,9 @@ void HostBackend::route(const MoeSpec& spec, MatrixId router, int32_t* ids, floa
 
 // What the next layer is expected to use, from the rows that this one is given.
 std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
-  if (look_ahead_ == LookAhead::kOff || placement_ != MoePlacement::kDecode || spec.next_router.index < 0) return {};
+  // A probe's given plans too: the router takes its time there, and what it predicts is not copied.
+  const bool decodes = placement_ == MoePlacement::kDecode || placement_ == MoePlacement::kGiven;
+  if (look_ahead_ == LookAhead::kOff || !decodes || spec.next_router.index < 0) return {};
   const int64_t rows = tokens_->count();
   int count = top_k_;
   if (parts_.hooks.forced()) {

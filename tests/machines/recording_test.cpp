@@ -202,15 +202,15 @@ TEST_CASE("more than fits: every series keeps its first values, as many as fit, 
 }
 
 TEST_CASE("differences: another choice, a lost tie, a new tie, another runner-up, a rate beyond the tolerance") {
-  RecordedDecision expected{"offload", "hybrid", {"offload"}, 0.02, {{"offload", 1, 96, {100, 50}}}};
+  RecordedDecision expected{
+      "offload", "hybrid", {"offload"}, 0.02, {{"offload", 1, 96, {0, 1}, 0, "sm", 0, {100, 50}}}};
   CHECK(differences(expected, expected).empty());
   RecordedDecision found = expected;
   found.confirmed[0].predicted_tok_s = {101.9, 49.1};
   CHECK(differences(expected, found).empty());
   found.confirmed[0].predicted_tok_s = {102.1, 50};
-  CHECK(
-      differences(expected, found) ==
-      std::vector<std::string>{"offload with 96 slots and 1 threads at point 0: predicted 102.1 tok/s, expected 100"});
+  CHECK(differences(expected, found) ==
+        std::vector<std::string>{"offload.slots=96.threads=1 at point 0: predicted 102.1 tok/s, expected 100"});
   found = expected;
   found.strategy = "cpu";
   found.ties = {"cpu"};
@@ -227,10 +227,22 @@ TEST_CASE("differences: another choice, a lost tie, a new tie, another runner-up
   CHECK(differences(expected, found).empty());
 }
 
-TEST_CASE("a decode run of a candidate that is none any more is an error that names it") {
+TEST_CASE(
+    "a recorded candidate that the search does not rank is predicted all the same; one without a model is refused") {
   Recording other = smallest();
-  other.expected.confirmed[0].slots = 7;
-  CHECK_THROWS_WITH_AS(replay(other), doctest::Contains(".slots=7.threads="), Error);
+  ConfirmedCandidate& candidate = other.expected.confirmed.back();
+  candidate.strategy = "offload";
+  candidate.slots = 50;
+  candidate.fetch_of_misses.assign(33, 0);
+  for (size_t m = 0; m < 33; ++m) candidate.fetch_of_misses[m] = static_cast<int>(m);
+  candidate.promotions = 0;
+  const ReplayedMachine replayed = replay(other);
+  const CandidatePrediction& added = replayed.analysis.search.ranked[replayed.analysis.confirmed.back()];
+  CHECK(added.config.slots == 50);
+  CHECK(added.config.strategy == Strategy::kOffload);
+  CHECK(decision_of(other, replayed).confirmed.back().predicted_tok_s[0] > 0);
+  candidate.threads = 77;
+  CHECK_THROWS_WITH_AS(replay(other), doctest::Contains("offload.slots=50.threads=77"), Error);
 }
 
 TEST_CASE("a damaged recording is refused with file, path and value") {
@@ -261,7 +273,10 @@ TEST_CASE("a damaged recording is refused with file, path and value") {
       {"routing.json",
        [](Json& j) {
          j["layers"] = 5;
-         for (Json& token : j["ids"]) token.erase(0);
+         for (const char* key : {"ids", "predicted"}) {
+           if (!j.contains(key)) continue;
+           for (Json& token : j[key]) token.erase(5);
+         }
        },
        {"routing.json", "$.layers", "5", "6, as in inputs.json"}},
       {"inputs.json", [](Json& j) { j["geometry"]["top_k"] = 65; }, {"inputs.json", "$.geometry.top_k", "65"}},
@@ -277,6 +292,20 @@ TEST_CASE("a damaged recording is refused with file, path and value") {
       {"inputs.json", [](Json& j) { j["formats"]["expert"].erase(0); }, {"inputs.json", "$.formats.expert", "5 items"}},
       {"inputs.json", [](Json& j) { j["pins"]["strategy"] = "magic"; }, {"inputs.json", "$.pins.strategy", "magic"}},
       {"inputs.json", [](Json& j) { j["base"]["secret"] = 1; }, {"inputs.json", "$.base.secret", "unknown key"}},
+      {"samples.json",
+       [](Json& j) {
+         j["conditions"]["batches"] = {1, 9};
+       },
+       {"samples.json", "$.conditions.batches", "9", "at most max_batch 8"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["slots"] = 193; },
+       {"$.confirmed[1].slots", "193", "32 to 192"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["fetch_of_misses"].push_back(1); },
+       {"$.confirmed[1].fetch_of_misses", "34 entries", "33"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["fetch_of_misses"][2] = 3; },
+       {"$.confirmed[1].fetch_of_misses[2]", "3", "0 to 2"}},
       {"expected.json", [](Json& j) { j["tolerance"] = 1.5; }, {"expected.json", "$.tolerance", "1.5"}},
       {"expected.json",
        [](Json& j) { j["confirmed"][0]["predicted_tok_s"].erase(0); },

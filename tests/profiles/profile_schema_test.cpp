@@ -281,6 +281,7 @@ TEST_CASE("a profile of version 1.3, without findings, parts of time, replays an
   for (const char* key : kNewIn14) CHECK(json["serve"].erase(key) == 1);
   CHECK(json["conditions"].erase("findings") == 1);
   CHECK(json.erase("routing") == 1);
+  for (Json& parameter : json["cost_model"]["parameters"]) CHECK(parameter.erase("held_out_error_without") == 1);
   for (Json& candidate : json["candidates"]) {
     for (const char* key :
          {"fetch_mechanism", "max_prefetches_per_layer", "parts", "replays", "gap", "missing_us_per_layer"}) {
@@ -290,6 +291,7 @@ TEST_CASE("a profile of version 1.3, without findings, parts of time, replays an
   const ft::Profile profile = ft::parse_profile(json, "p.json");
   CHECK(profile.conditions.findings.empty());
   CHECK(!profile.routing.has_value());
+  CHECK(!profile.cost_model.parameters[0].held_out_error_without.has_value());
   CHECK(profile.candidates[0].parts.empty());
   CHECK(profile.candidates[0].replays.empty());
   CHECK(profile.serve.expected.empty());

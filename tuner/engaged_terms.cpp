@@ -1,0 +1,132 @@
+#include "tuner/engaged_terms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "probes/layer_sweep.h"
+#include "tuner/nnls.h"
+
+namespace ft {
+namespace {
+
+double coordinate(const Samples& samples, const char* name) {
+  const auto found = samples.at.find(name);
+  return found == samples.at.end() ? 0 : found->second;
+}
+
+// Points (n, seconds) -> fixed and per n, both non-negative, least squares of relative errors.
+LinkLine fit_line(const std::vector<std::pair<double, double>>& points) {
+  std::vector<double> a, b;
+  for (const auto& [n, seconds] : points) {
+    if (seconds <= 0) continue;
+    a.insert(a.end(), {1 / seconds, n / seconds});
+    b.push_back(1);
+  }
+  if (b.empty()) return {};
+  const std::vector<double> x = nnls(a, b, 2);
+  return {x[0], x[1]};
+}
+
+// What a series' value is taken to be: the median of its samples, or of a resampling of them.
+using Typical = std::function<double(const std::vector<double>&)>;
+
+Typical resampled(Random& random) {
+  return [&random](const std::vector<double>& values) {
+    std::vector<double> drawn;
+    for (size_t i = 0; i < values.size(); ++i) drawn.push_back(values[random.below(values.size())]);
+    return median(drawn);
+  };
+}
+double plain_median(const std::vector<double>& values) { return median(values); }
+
+LinkLine line_of(std::span<const Samples> gather, std::string_view prefix, const Typical& typical) {
+  std::vector<std::pair<double, double>> points;
+  for (const Samples& one : gather) {
+    if (!one.name.starts_with(prefix) || one.values.empty()) continue;
+    const double gbps = typical(one.values);
+    if (gbps > 0) points.emplace_back(coordinate(one, "n"), coordinate(one, "bytes") / (gbps * 1e9));
+  }
+  return fit_line(points);
+}
+
+void set_copy_engine(const LinkLine& gather, const LinkLine& engine, CostParameters& cost) {
+  cost[CostTerm::kCopyEngineFixed] = std::max(0.0, cost[CostTerm::kLinkFixed] + engine.fixed - gather.fixed);
+  cost[CostTerm::kCopyEnginePerExpert] = cost[CostTerm::kLinkPerExpert] * engine.per_blob / gather.per_blob;
+}
+
+// Seconds that look-ahead adds to a layer, by tokens: of every round of a pair.
+std::map<int, std::vector<double>> look_ahead_differences(std::span<const Samples> sweep, int threads) {
+  std::map<int, std::vector<double>> with, without, differences;
+  for (const Samples& one : sweep) {
+    if (!one.at.contains(kLookAheadCoordinate) || static_cast<int>(coordinate(one, "threads")) != threads) continue;
+    const int tokens = static_cast<int>(coordinate(one, "tokens"));
+    (coordinate(one, kLookAheadCoordinate) > 0 ? with : without)[tokens] = one.values;
+  }
+  for (const auto& [tokens, values] : with) {
+    const std::vector<double>& other = without[tokens];
+    for (size_t i = 0; i < std::min(values.size(), other.size()); ++i) {
+      differences[tokens].push_back(1e-6 * (values[i] - other[i]));
+    }
+  }
+  std::erase_if(differences, [](const auto& entry) { return entry.second.empty(); });
+  return differences;
+}
+
+void set_look_ahead(const std::map<int, std::vector<double>>& differences, const Typical& typical,
+                    CostParameters& cost) {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& [tokens, values] : differences) points.emplace_back(tokens, typical(values));
+  const LinkLine line = fit_line(points);
+  cost[CostTerm::kLookAhead] = line.fixed;
+  cost[CostTerm::kLookAheadPerToken] = line.per_blob;
+}
+
+void set_interval(CostTerm term, CostFit& fit) {
+  const auto index = static_cast<size_t>(term);
+  const double value = fit.cost[term];
+  std::vector<double> values;
+  for (const CostParameters& draw : fit.draws) values.push_back(draw[term]);
+  Interval& interval = fit.intervals.at(index);
+  interval = {value, value};
+  if (values.empty()) return;
+  const double tail = (1 - kFitConfidence) / 2;
+  interval = {std::min(value, quantile(values, tail)), std::max(value, quantile(values, 1 - tail))};
+}
+
+}  // namespace
+
+LinkLine link_line(std::span<const Samples> gather, std::string_view prefix) {
+  return line_of(gather, prefix, plain_median);
+}
+
+void add_copy_engine_terms(std::span<const Samples> gather, uint64_t seed, CostFit& fit) {
+  const LinkLine by_sm = link_line(gather, "sm_gather"), by_engine = link_line(gather, "copy_engine");
+  if (by_sm.per_blob <= 0 || by_engine.per_blob <= 0) return;
+  set_copy_engine(by_sm, by_engine, fit.cost);
+  Random random(seed);
+  for (CostParameters& draw : fit.draws) {
+    const LinkLine sm = line_of(gather, "sm_gather", resampled(random));
+    const LinkLine engine = line_of(gather, "copy_engine", resampled(random));
+    const bool usable = sm.per_blob > 0 && engine.per_blob > 0;
+    set_copy_engine(usable ? sm : by_sm, usable ? engine : by_engine, draw);
+  }
+  set_interval(CostTerm::kCopyEngineFixed, fit);
+  set_interval(CostTerm::kCopyEnginePerExpert, fit);
+}
+
+void add_look_ahead_terms(std::span<const Samples> sweep, uint64_t seed, CostFit& fit) {
+  const auto differences = look_ahead_differences(sweep, fit.cost.threads);
+  if (differences.empty()) return;
+  set_look_ahead(differences, plain_median, fit.cost);
+  Random random(seed);
+  for (CostParameters& draw : fit.draws) set_look_ahead(differences, resampled(random), draw);
+  set_interval(CostTerm::kLookAhead, fit);
+  set_interval(CostTerm::kLookAheadPerToken, fit);
+}
+
+}  // namespace ft

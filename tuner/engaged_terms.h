@@ -1,0 +1,30 @@
+// Terms of the cost model that only some candidates engage, added to a fit of all the others with values, draws and
+// intervals of their own. Both are differences between two series that were sampled in the same rounds, so that what
+// the sweep saw of the link and of a layer stays as it is.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "probes/probe.h"
+#include "tuner/fit.h"
+
+namespace ft {
+
+// A line through the seconds of fetches of n blobs.
+struct LinkLine {
+  double fixed = 0, per_blob = 0;
+};
+// The series of pcie_gather whose names begin with `prefix` ("sm_gather", "copy_engine"): non-negative, least squares
+// of relative errors over the medians. Both zero when there are none.
+LinkLine link_line(std::span<const Samples> gather, std::string_view prefix);
+
+// FetchMechanism::kCopyEngine: layer_sweep fetches by the SM, so the copy engine's fixed cost is a_f plus what its line
+// starts higher than the gather's, its slope s_f by the ratio of both slopes. Does nothing without both lines.
+void add_copy_engine_terms(std::span<const Samples> gather, uint64_t seed, CostFit& fit);
+
+// LookAhead::kRouter: layers with and without the predicting router (layer_sweep's pairs), per layer and per token.
+// Does nothing without pairs of fit's thread count.
+void add_look_ahead_terms(std::span<const Samples> sweep, uint64_t seed, CostFit& fit);
+
+}  // namespace ft

@@ -1,0 +1,63 @@
+#include "tuner/search_prune.h"
+
+#include <algorithm>
+
+#include "tuner/search_space.h"
+
+namespace ft {
+
+bool ReplayBudget::allows(const SlotUse& use) {
+  if (predictor_.has_replayed(use) || predictor_.replays_done() < most_) return true;
+  ++refused_;
+  return false;
+}
+
+bool is_hybrid(const SlotUse& use, const std::vector<ReplayResult>& replays) {
+  bool fetches = false, computes = false;
+  for (const ReplayResult& result : replays) {
+    for (size_t m = 1; m < result.misses_histogram.size(); ++m) {
+      if (result.misses_histogram[m] == 0) continue;
+      fetches = fetches || use.fetch_of_misses[m] > 0;
+      computes = computes || use.fetch_of_misses[m] < static_cast<int>(m);
+    }
+  }
+  return fetches && computes;
+}
+
+std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits) {
+  std::vector<Policy> policies;
+  for (const SplitTable& table : splits) {
+    const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
+    for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
+      policies.push_back({table, promotions});
+    }
+  }
+  return policies;
+}
+
+std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, const CandidateSpec& base,
+                                  const std::vector<Policy>& policies, const std::vector<FetchMechanism>& mechanisms) {
+  std::vector<CandidateSpec> specs;
+  for (const Policy& policy : policies) {
+    CandidateSpec spec = base;
+    spec.use.fetch_of_misses = policy.fetch_of_misses;
+    spec.use.max_promotions = policy.max_promotions;
+    if (budget.allows(spec.use) && is_hybrid(spec.use, predictor.replays(spec.use))) specs.push_back(std::move(spec));
+  }
+  std::vector<Policy> best;
+  for (const FetchMechanism mechanism : mechanisms) {
+    std::vector<std::pair<double, const CandidateSpec*>> scored;
+    for (CandidateSpec& spec : specs) {
+      spec.mechanism = mechanism;
+      scored.emplace_back(predictor.score(spec), &spec);
+    }
+    std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (size_t i = 0; i < std::min(scored.size(), kKeptPolicies); ++i) {
+      Policy policy{scored[i].second->use.fetch_of_misses, scored[i].second->use.max_promotions};
+      if (std::find(best.begin(), best.end(), policy) == best.end()) best.push_back(std::move(policy));
+    }
+  }
+  return best;
+}
+
+}  // namespace ft

@@ -1,0 +1,53 @@
+// Few replays instead of all combinations. A replay is what a prediction costs (milliseconds to tenths of a second);
+// rates of thread counts and mechanisms come from the same replay for next to nothing. So
+//   - every split and promotion budget of hybrid is replayed at the largest slot count alone; the kKeptPolicies that
+//     each mechanism's prediction ranks first are replayed at the others, where order changes little;
+//   - look-ahead is tried on what is best without it.
+// Pure; a test compares with the exhaustive search.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "tuner/predictor.h"
+
+namespace ft {
+
+// Bound of one search: what is beyond is left out and named in a remark. Three thread counts, two mechanisms and three
+// slot counts stay inside it.
+inline constexpr int kMaxReplays = 160;
+inline constexpr size_t kKeptPolicies = 3;
+
+struct Policy {
+  SplitTable fetch_of_misses;
+  int max_promotions = 0;
+  auto operator<=>(const Policy&) const = default;
+};
+
+// Hands out replays until kMaxReplays are done.
+class ReplayBudget {
+ public:
+  explicit ReplayBudget(Predictor& predictor, int most = kMaxReplays) : predictor_(predictor), most_(most) {}
+  // Whether `use` may be replayed: it was already, or there are replays left. false is remembered in refused().
+  bool allows(const SlotUse& use);
+  int64_t refused() const { return refused_; }
+
+ private:
+  Predictor& predictor_;
+  int most_;
+  int64_t refused_ = 0;
+};
+
+// At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
+bool is_hybrid(const SlotUse& use, const std::vector<ReplayResult>& replays);
+
+// Every split with every promotion budget that does not freeze the cache: a size of miss that fetches nothing would
+// miss for ever without promotions.
+std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits);
+
+// Of `policies` the ones worth replaying at other slot counts: of those that are hybrid with the slots of `base`, the
+// best kKeptPolicies for each mechanism, the first mechanism's best first. Empty when none is, or no replay is left.
+std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, const CandidateSpec& base,
+                                  const std::vector<Policy>& policies, const std::vector<FetchMechanism>& mechanisms);
+
+}  // namespace ft
