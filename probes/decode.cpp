@@ -13,6 +13,7 @@
 #include "probes/engaged_check.h"
 #include "probes/engine_setup.h"
 #include "probes/measure.h"
+#include "probes/memory_guard.h"
 
 namespace ft {
 namespace {
@@ -186,19 +187,28 @@ class DecodeProbe final : public Probe {
 
 }  // namespace
 
+// The plan says what may be used, the system what is left of it now.
 size_t decode_group_end(const ProbeContext& context, size_t begin) {
   const ModelWeights& weights = *context.model.weights;
   const bool on_gpu = context.memory_inputs.device == Device::kCuda;
-  // The banks are there once, and on a GPU the dense weights; on the host device they are counted in every plan.
-  int64_t left = on_gpu ? offered_device_bytes(*context.gpu) - weights.formats.dense_bytes
-                        : context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total;
+  MemoryBytes left = memory_left(context);
+  // The banks are there once, and on a GPU the dense weights.
+  if (on_gpu) left.device = std::min(left.device, offered_device_bytes(*context.gpu) - weights.formats.dense_bytes);
+  if (!on_gpu) {
+    left.host = std::min(left.host, context.memory_inputs.host_memory_bytes - weights.formats.expert_bytes_total -
+                                        weights.formats.dense_bytes);
+  }
   size_t end = begin;
   for (; end < context.candidates.size(); ++end) {
-    const EngineConfig& config = context.candidates[end].config;
-    left -= plan_memory(weights.geometry, weights.formats, config, context.memory_inputs).device_bytes;
-    if (on_gpu) left += weights.formats.dense_bytes;
-    if (left < 0 && end > begin) break;
-    if (on_gpu) left -= kDeviceReserveBytes;  // of the next engine: graphs of its own
+    const DecodeCandidate& candidate = context.candidates[end];
+    const MemoryBytes needed = engine_bytes(context, candidate.config);
+    if (end == begin) {
+      require_memory("the decode runs of " + candidate.name, needed, memory_left(context));
+    } else if (needed.host > left.host || (on_gpu && needed.device > left.device)) {
+      break;
+    }
+    left.host -= needed.host;
+    left.device -= needed.device + (on_gpu ? kDeviceReserveBytes : 0);  // of the next engine: graphs of its own
   }
   return end;
 }

@@ -6,6 +6,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "probes/expert_set.h"
+#include "probes/memory_guard.h"
 
 namespace ft {
 namespace {
@@ -34,6 +35,8 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   const bool predicts = predict && config.slots > distinct;             // look-ahead needs one slot more
   config.look_ahead = predicts ? LookAhead::kRouter : LookAhead::kOff;  // off: plans come from the probe
   config.max_prefetches_per_layer = predicts ? 1 : 0;
+  require_memory("a probe's engine with " + std::to_string(config.slots) + " slots", engine_bytes(context, config),
+                 memory_left(context));
   auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
   SlotTable table(static_cast<int>(weights.geometry.moe_layers.size()), weights.geometry.expert.experts, config.slots);
   table.fill_in_order();
@@ -53,6 +56,7 @@ std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, cons
   memory.host_memory_bytes -= other.memory_plan().device_bytes;  // on the host device one memory
   memory.device_memory_bytes = std::min(memory.device_memory_bytes, memory.host_memory_bytes);
   try {
+    require_memory("an engine with look-ahead", engine_bytes(context, config), memory_left(context));
     return std::make_unique<Engine>(context.model, config, memory);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kFailed) throw;

@@ -6,6 +6,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "probes/memory_guard.h"
 
 namespace ft {
 namespace {
@@ -28,7 +29,7 @@ void shuffle(std::vector<const std::byte*>& blobs) {
 // How many blobs of a cold working set are affordable; says so in the set when it is fewer.
 int64_t affordable_blobs(const ProbeContext& context, ExpertSet& set) {
   const int64_t wanted = kColdFactor * cache_bytes(context) / set.layout.payload_bytes + 1;
-  const double memory = kMemoryShare * static_cast<double>(context.memory->available_bytes);
+  const double memory = kMemoryShare * static_cast<double>(memory_left(context).host);
   const double time = kFillShare * kFillBytesPerSecond * context.budget.seconds;
   const auto possible = static_cast<int64_t>(std::min(memory, time) / static_cast<double>(set.layout.bytes));
   if (possible >= wanted) return wanted;

@@ -87,6 +87,8 @@ CandidatePrediction Predictor::predict(const CandidateSpec& spec) {
   candidate.split = spec.strategy == Strategy::kResident
                         ? "all resident"
                         : describe_split(spec.use.fetch_of_misses, spec.use.max_promotions);
+  if (spec.use.max_prefetches > 0) candidate.split += "; prefetch " + std::to_string(spec.use.max_prefetches);
+  if (spec.mechanism == FetchMechanism::kCopyEngine) candidate.split += "; copy engine";
   candidate.content = results[0].content;
   for (const ReplayResult& result : results) candidate.hit_rate.push_back(result.hit_rate);
   const CostParameters cost = cost_of(spec, model.cost.cost);

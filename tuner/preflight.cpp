@@ -23,7 +23,8 @@ namespace {
 constexpr int64_t kDefaultContexts[] = {128, 1024};
 constexpr int64_t kDefaultBatches[] = {1, 8};
 constexpr int64_t kDefaultServedContext = 4096;  // what a chat needs, when the model and memory allow
-constexpr double kSmallBudgetSeconds = 15;       // below it only all usable cores are measured
+constexpr int kManyCores = 16;
+constexpr double kSmallBudgetSeconds = 15;  // below it only all usable cores are measured
 
 std::vector<int> thread_counts(const TuneRequest& request, const CpuBudget& cpus) {
   if (request.threads) {
@@ -36,11 +37,13 @@ std::vector<int> thread_counts(const TuneRequest& request, const CpuBudget& cpus
     }
     return {*request.threads};
   }
-  // All cores, one left to the system, half: more is measured by the sweep of a larger budget than a decision needs.
+  // All cores, one left to the system (or to the copy engine's thread), half; on a large host a quarter, where memory
+  // may be saturated already.
   std::set<int> counts = {cpus.usable_cores};
   if (request.budget_seconds > kSmallBudgetSeconds) {
     counts.insert(std::max(1, cpus.usable_cores - 1));
     counts.insert(std::max(1, cpus.usable_cores / 2));
+    if (cpus.usable_cores >= kManyCores) counts.insert(cpus.usable_cores / 4);
   }
   return {counts.rbegin(), counts.rend()};
 }

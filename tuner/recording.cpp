@@ -302,10 +302,8 @@ std::vector<std::string> differences(const RecordedDecision& expected, const Rec
     const std::vector<double>&now = found.confirmed[i].predicted_tok_s, &then = expected.confirmed[i].predicted_tok_s;
     for (size_t p = 0; p < then.size(); ++p) {
       if (std::abs(now[p] / then[p] - 1) <= expected.tolerance) continue;
-      lines.push_back(
-          fmt::format("{} with {} slots and {} threads at point {}: predicted {:.4g} tok/s, expected {:.4g}",
-                      expected.confirmed[i].strategy, expected.confirmed[i].slots, expected.confirmed[i].threads, p,
-                      now[p], then[p]));
+      lines.push_back(fmt::format("{} at point {}: predicted {:.4g} tok/s, expected {:.4g}",
+                                  name_of(expected.confirmed[i]), p, now[p], then[p]));
     }
   }
   return lines;

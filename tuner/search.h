@@ -42,7 +42,7 @@ struct SearchInput {
 
 struct CandidatePrediction {
   EngineConfig config;
-  std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3"; with the promotions when there are any
+  std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3; promote 1; prefetch 2; copy engine"
   // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
   std::vector<double> tok_s, low, high;
   std::vector<double> hit_rate;                              // per batch

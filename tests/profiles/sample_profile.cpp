@@ -86,15 +86,16 @@ std::vector<ft::ExpectedPoint> sample_expected(double rate) {
   std::vector<ft::ExpectedPoint> points;
   for (const int64_t context : {512, 4096}) {
     for (const int64_t batch : {1, 4}) {
-      points.push_back({.context = context,
-                        .batch = batch,
-                        .tok_s = rate * static_cast<double>(batch),
-                        .low_tok_s = 0.5 * rate * static_cast<double>(batch),
-                        .high_tok_s = 1.5 * rate * static_cast<double>(batch),
-                        .hit_rate = 0.5,
-                        .fetched_per_token = 2.5,
-                        .cpu_per_token = 1.25,
-                        .parts = {{.name = "dense", .seconds = 0.25 / rate}, {.name = "fetch", .seconds = 0.75 / rate}}});
+      points.push_back(
+          {.context = context,
+           .batch = batch,
+           .tok_s = rate * static_cast<double>(batch),
+           .low_tok_s = 0.5 * rate * static_cast<double>(batch),
+           .high_tok_s = 1.5 * rate * static_cast<double>(batch),
+           .hit_rate = 0.5,
+           .fetched_per_token = 2.5,
+           .cpu_per_token = 1.25,
+           .parts = {{.name = "dense", .seconds = 0.25 / rate}, {.name = "fetch", .seconds = 0.75 / rate}}});
     }
   }
   return points;
@@ -116,7 +117,12 @@ ft::Profile sample_profile() {
                            .at = {{"threads", 2}},
                            .remarks = {"warm"}}};
   profile.skipped = {{.probe = "pcie_linear", .reason = "no GPU"}};
-  profile.cost_model = {.parameters = {{.name = "s_c.threads=2", .unit = "us", .value = 1.25, .low = 1, .high = 1.5, .held_out_error_without = 0.5}},
+  profile.cost_model = {.parameters = {{.name = "s_c.threads=2",
+                                        .unit = "us",
+                                        .value = 1.25,
+                                        .low = 1,
+                                        .high = 1.5,
+                                        .held_out_error_without = 0.5}},
                         .held_out_error = 0.04,
                         .held_out_error_without_fixed_costs = 0.2,
                         .cells_fitted = 40,

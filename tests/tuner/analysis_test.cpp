@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "../profiles/sample_profile.h"
-#include "analysis_bench.h"
 #include "kernels/base/error.h"
+#include "tests/profiles/sample_profile.h"
+#include "tests/tuner/analysis_bench.h"
 #include "tuner/optimum.h"
 #include "tuner/prediction.h"
 #include "tuner/routing_record.h"

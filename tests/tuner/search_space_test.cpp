@@ -8,7 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
-#include "search_bench.h"
+#include "tests/tuner/search_bench.h"
 #include "tuner/search_prune.h"
 
 namespace ft {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "kernels/base/error.h"
-#include "search_bench.h"
+#include "tests/tuner/search_bench.h"
 
 namespace ft {
 namespace {
