@@ -80,6 +80,7 @@ std::map<int, std::vector<double>> look_ahead_differences(std::span<const Sample
 void set_look_ahead(const std::map<int, std::vector<double>>& differences, const Typical& typical,
                     CostParameters& cost) {
   std::vector<std::pair<double, double>> points;
+  points.reserve(differences.size());
   for (const auto& [tokens, values] : differences) points.emplace_back(tokens, typical(values));
   const LinkLine line = fit_line(points);
   cost[CostTerm::kLookAhead] = line.fixed;

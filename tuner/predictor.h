@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "tuner/search.h"
@@ -17,7 +18,10 @@ struct SlotUse {
   int max_promotions = 0;
   bool start_full = false;
   int max_prefetches = 0;
-  auto operator<=>(const SlotUse&) const = default;
+  bool operator<(const SlotUse& other) const {
+    return std::tie(slots, fetch_of_misses, max_promotions, start_full, max_prefetches) <
+           std::tie(other.slots, other.fetch_of_misses, other.max_promotions, other.start_full, other.max_prefetches);
+  }
 };
 
 // What is predicted: all that tells one candidate from another.

@@ -21,7 +21,7 @@ inline constexpr size_t kKeptPolicies = 3;
 struct Policy {
   SplitTable fetch_of_misses;
   int max_promotions = 0;
-  auto operator<=>(const Policy&) const = default;
+  bool operator==(const Policy&) const = default;
 };
 
 // Hands out replays until kMaxReplays are done.

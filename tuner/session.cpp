@@ -24,6 +24,8 @@
 namespace ft {
 namespace {
 
+constexpr double kMeasuringShare =
+    0.98;                               // of the budget: the last probe ends a little late, then the profile is written
 constexpr double kLoadingShare = 0.25;  // of the budget, at most, for what comes before the first probe
 
 // Shares of the budget; what a probe leaves over goes to the ones after it.
@@ -49,7 +51,7 @@ class Progress {
   // model that comes from a slow disk still leaves time to measure.
   void start(double loading_seconds) { began_ = now_seconds() - std::min(loading_seconds, kLoadingShare * budget_); }
   double spent() const { return began_ == 0 ? 0 : now_seconds() - began_; }
-  double left() const { return std::max(0.0, budget_ - spent()); }
+  double left() const { return std::max(0.0, kMeasuringShare * budget_ - spent()); }
   void stage(std::string_view name, std::string_view what) {
     log_info(fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), name, what));
   }
