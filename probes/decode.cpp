@@ -187,6 +187,7 @@ class DecodeProbe final : public Probe {
 
 }  // namespace
 
+// The plan says what may be used, the system what is left of it now.
 size_t decode_group_end(const ProbeContext& context, size_t begin) {
   const ModelWeights& weights = *context.model.weights;
   const bool on_gpu = context.memory_inputs.device == Device::kCuda;

@@ -21,7 +21,7 @@ struct SampleRecord {
 // The same errors and the same version rules as a profile.
 SampleRecord parse_samples(const Json& json, const std::string& source);
 SampleRecord read_samples(const std::string& path);
-std::string samples_text(const SampleRecord& record);  // of a file, on one line for each measurement
+std::string samples_text(const SampleRecord& record);                     // of a file, on one line for each measurement
 void write_samples(const std::string& path, const SampleRecord& record);  // atomic; validates what it writes
 
 }  // namespace ft

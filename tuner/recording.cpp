@@ -1,7 +1,7 @@
 #include "tuner/recording.h"
 
-#include <spdlog/fmt/fmt.h>
 #include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "tuner/predictor.h"
 #include "tuner/recording_json.h"
 
 namespace ft {
@@ -134,6 +135,33 @@ Json read_part(const std::string& folder, const char* name, const char* schema) 
   }
 }
 
+// That the engine's slot table could have run it.
+void check_confirmed(const std::string& file, const std::string& path, const Recording& recording, size_t points,
+                     const ConfirmedCandidate& candidate) {
+  const ExpertGeometry& expert = recording.inputs.geometry.expert;
+  const int64_t all = recording.inputs.geometry.total_experts();
+  const int distinct = std::min(expert.experts, expert.top_k * recording.inputs.base.max_batch);
+  const bool resident = candidate.strategy == strategy_name(Strategy::kResident);
+  const bool none = candidate.slots == 0 && candidate.strategy == strategy_name(Strategy::kCpu);
+  if (resident ? candidate.slots != all : !none && (candidate.slots < distinct || candidate.slots > all)) {
+    refuse(file + " refused", std::to_string(candidate.slots),
+           resident ? std::to_string(all) : fmt::format("{} to {}", distinct, all), path + "slots");
+  }
+  const size_t entries = resident ? 0 : static_cast<size_t>(distinct) + 1;
+  if (candidate.fetch_of_misses.size() != entries) {
+    refuse(file + " refused", fmt::format("{} entries", candidate.fetch_of_misses.size()), std::to_string(entries),
+           path + "fetch_of_misses");
+  }
+  for (size_t m = 0; m < entries; ++m) {
+    if (candidate.fetch_of_misses[m] <= static_cast<int>(m)) continue;
+    refuse(file + " refused", std::to_string(candidate.fetch_of_misses[m]), fmt::format("0 to {}", m),
+           fmt::format("{}fetch_of_misses[{}]", path, m));
+  }
+  if (candidate.predicted_tok_s.size() == points) return;
+  refuse(file + " refused", fmt::format("{} rates", candidate.predicted_tok_s.size()),
+         fmt::format("{}, one for each context and batch of {}", points, kSamplesFile), path + "predicted_tok_s");
+}
+
 void check_together(const std::string& folder, const Recording& recording) {
   const ModelGeometry& geometry = recording.inputs.geometry;
   const RoutingTrace& trace = recording.trace;
@@ -147,25 +175,61 @@ void check_together(const std::string& folder, const Recording& recording) {
   same("experts", trace.experts, geometry.expert.experts);
   same("top_k", trace.top_k, geometry.expert.top_k);
   const Conditions& conditions = recording.samples.conditions;
+  for (const int64_t batch : conditions.batches) {
+    if (batch <= recording.inputs.base.max_batch) continue;
+    refuse(folder + "/" + kSamplesFile + " refused", std::to_string(batch),
+           "at most max_batch " + std::to_string(recording.inputs.base.max_batch) + " of " + kInputsFile,
+           "$.conditions.batches");
+  }
   const size_t points = conditions.contexts.size() * conditions.batches.size();
   for (size_t i = 0; i < recording.expected.confirmed.size(); ++i) {
-    const size_t rates = recording.expected.confirmed[i].predicted_tok_s.size();
-    if (rates == points) continue;
-    refuse(folder + "/" + kExpectedFile + " refused", std::to_string(rates) + " rates",
-           std::to_string(points) + ", one for each context and batch of " + kSamplesFile,
-           "$.confirmed[" + std::to_string(i) + "].predicted_tok_s");
+    check_confirmed(folder + "/" + kExpectedFile, "$.confirmed[" + std::to_string(i) + "].", recording, points,
+                    recording.expected.confirmed[i]);
   }
 }
 
-bool is_of(const CandidatePrediction& prediction, const ConfirmedCandidate& candidate) {
+ConfirmedCandidate confirmed_of(const CandidatePrediction& prediction, int64_t expert_bytes) {
   const EngineConfig& config = prediction.config;
-  return strategy_name(config.strategy) == candidate.strategy && config.threads == candidate.threads &&
-         config.slots == candidate.slots;
+  return {std::string(strategy_name(config.strategy)),
+          config.threads,
+          config.slots,
+          config.strategy == Strategy::kResident ? SplitTable{} : config.fetch_of_misses,
+          static_cast<int>(config.promote_bytes_per_layer / expert_bytes),
+          std::string(fetch_mechanism_name(config.fetch_mechanism)),
+          config.max_prefetches_per_layer,
+          prediction.tok_s};
 }
 
-ConfirmedCandidate confirmed_of(const CandidatePrediction& prediction) {
-  const EngineConfig& config = prediction.config;
-  return {std::string(strategy_name(config.strategy)), config.threads, config.slots, prediction.tok_s};
+std::string name_of(const ConfirmedCandidate& candidate) {
+  return fmt::format("{}.slots={}.threads={}", candidate.strategy, candidate.slots, candidate.threads);
+}
+
+// The same knobs; predictions aside.
+bool is_same(ConfirmedCandidate a, const ConfirmedCandidate& b) {
+  a.predicted_tok_s = b.predicted_tok_s;
+  return a == b;
+}
+
+// Of a candidate that today's search does not rank.
+CandidatePrediction predict(const AnalysisInput& input, const Analysis& analysis, const ConfirmedCandidate& candidate) {
+  CandidateSpec spec;
+  spec.strategy = strategy_by_name(candidate.strategy).value();
+  spec.threads = candidate.threads;
+  spec.use = {candidate.slots, candidate.fetch_of_misses, candidate.promotions, spec.strategy == Strategy::kResident,
+              candidate.max_prefetches_per_layer};
+  spec.mechanism = fetch_mechanism_by_name(candidate.fetch_mechanism).value();
+  const SearchInput from = search_input(input, analysis.models);
+  const auto of_threads = [&](const ThreadModel& model) { return model.cost.cost.threads == candidate.threads; };
+  const auto model = std::find_if(from.models.begin(), from.models.end(), of_threads);
+  const bool pool_works =
+      input.base.device == Device::kHost || spec.strategy == Strategy::kCpu || spec.strategy == Strategy::kHybrid;
+  if (pool_works && model == from.models.end()) {
+    throw Error(ErrorKind::kFailed, {.what = "a recorded candidate cannot be predicted, its thread count has no model",
+                                     .value = name_of(candidate),
+                                     .action = "record the machine again"});
+  }
+  spec.model = pool_works ? static_cast<size_t>(model - from.models.begin()) : 0;
+  return Predictor(from).predict(spec);
 }
 
 }  // namespace
@@ -174,6 +238,7 @@ AnalysisInput analysis_input(const Recording& recording) {
   AnalysisInput input = recording.inputs;
   input.measurements = recording.samples.measurements;
   input.trace = &recording.trace;
+  input.cores = recording.machine.cpus.usable_cores;
   input.contexts = recording.samples.conditions.contexts;
   input.batches = recording.samples.conditions.batches;
   return input;
@@ -182,17 +247,13 @@ AnalysisInput analysis_input(const Recording& recording) {
 ReplayedMachine replay(const Recording& recording) {
   const AnalysisInput input = analysis_input(recording);
   ReplayedMachine replayed{analyze(input), {}};
-  const auto& ranked = replayed.analysis.search.ranked;
+  auto& ranked = replayed.analysis.search.ranked;
   replayed.analysis.confirmed.clear();
   for (const ConfirmedCandidate& candidate : recording.expected.confirmed) {
-    const auto at = std::find_if(ranked.begin(), ranked.end(), [&](const auto& r) { return is_of(r, candidate); });
-    if (at == ranked.end()) {
-      throw Error(ErrorKind::kFailed, {.what = "a recorded candidate is none any more",
-                                       .value = fmt::format("{}.slots={}.threads={}", candidate.strategy,
-                                                            candidate.slots, candidate.threads),
-                                       .action = "record the machine again"});
-    }
-    replayed.analysis.confirmed.push_back(static_cast<size_t>(at - ranked.begin()));
+    size_t at = 0;
+    while (at < ranked.size() && !is_same(confirmed_of(ranked[at], input.formats.expert_bytes_max), candidate)) ++at;
+    if (at == ranked.size()) ranked.push_back(predict(input, replayed.analysis, candidate));
+    replayed.analysis.confirmed.push_back(at);
   }
   replayed.conclusion = conclude(input, replayed.analysis);
   return replayed;
@@ -212,7 +273,8 @@ RecordedDecision decision_of(const Recording& recording, const ReplayedMachine& 
   }
   found.tolerance = recording.expected.tolerance;
   for (const size_t index : replayed.analysis.confirmed) {
-    found.confirmed.push_back(confirmed_of(replayed.analysis.search.ranked[index]));
+    found.confirmed.push_back(
+        confirmed_of(replayed.analysis.search.ranked[index], recording.inputs.formats.expert_bytes_max));
   }
   return found;
 }
@@ -240,10 +302,8 @@ std::vector<std::string> differences(const RecordedDecision& expected, const Rec
     const std::vector<double>&now = found.confirmed[i].predicted_tok_s, &then = expected.confirmed[i].predicted_tok_s;
     for (size_t p = 0; p < then.size(); ++p) {
       if (std::abs(now[p] / then[p] - 1) <= expected.tolerance) continue;
-      lines.push_back(
-          fmt::format("{} with {} slots and {} threads at point {}: predicted {:.4g} tok/s, expected {:.4g}",
-                      expected.confirmed[i].strategy, expected.confirmed[i].slots, expected.confirmed[i].threads, p,
-                      now[p], then[p]));
+      lines.push_back(fmt::format("{} at point {}: predicted {:.4g} tok/s, expected {:.4g}",
+                                  name_of(expected.confirmed[i]), p, now[p], then[p]));
     }
   }
   return lines;
@@ -285,7 +345,8 @@ void write_recording(const std::string& given, Recording recording, const Analys
   recording.samples.conditions.routing_source = without_folders(recording.samples.conditions.routing_source);
   recording.expected = {};
   for (const size_t index : confirmed.confirmed) {
-    recording.expected.confirmed.push_back(confirmed_of(confirmed.search.ranked[index]));
+    recording.expected.confirmed.push_back(
+        confirmed_of(confirmed.search.ranked[index], recording.inputs.formats.expert_bytes_max));
   }
   write_routing(made.file(kRoutingFile), recording.trace);
   write_file_atomically(made.file(kMachineFile), machine_to_json(recording.machine).dump(1) + "\n");

@@ -35,11 +35,17 @@ struct RecordedMachine {
   MemoryBudget memory;
 };
 
+// A candidate that `decode` ran: all that tells it from another.
 struct ConfirmedCandidate {
   std::string strategy;
   int threads = 1;
   int64_t slots = 0;
+  SplitTable fetch_of_misses;  // empty: resident
+  int promotions = 0;
+  std::string fetch_mechanism = "sm";
+  int max_prefetches_per_layer = 0;
   std::vector<double> predicted_tok_s;
+  bool operator==(const ConfirmedCandidate&) const = default;
 };
 
 struct RecordedDecision {
@@ -62,8 +68,8 @@ struct Recording {
 AnalysisInput analysis_input(const Recording& recording);
 
 // The decision, taken again through analyze() and conclude(). Decode series belong to the candidates that `expected`
-// lists: what the search of today would confirm does not matter. Throws Error(kFailed) when one of them is no candidate
-// any more.
+// lists: what the search of today would confirm does not matter, and one that it does not rank is predicted beside the
+// ranked ones. Throws Error(kFailed) when there is no model for the threads of one.
 struct ReplayedMachine {
   Analysis analysis;
   Conclusion conclusion;

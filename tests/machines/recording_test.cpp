@@ -149,7 +149,7 @@ TEST_CASE("what is written is read back as it was, over an older recording, with
   pinned.inputs.forced = true;
   pinned.inputs.base.device_memory_limit_bytes = 1 << 30;
   pinned.inputs.base.host_memory_limit_bytes = int64_t{1} << 33;
-  pinned.trace.source = "file /home/someone/trace.json";
+  pinned.trace.source = "file /srv/someone/trace.json";
   Analysis only = analyze(analysis_input(pinned));
   only.confirmed.resize(1);
   write_recording(path, pinned, only);
@@ -202,15 +202,15 @@ TEST_CASE("more than fits: every series keeps its first values, as many as fit, 
 }
 
 TEST_CASE("differences: another choice, a lost tie, a new tie, another runner-up, a rate beyond the tolerance") {
-  RecordedDecision expected{"offload", "hybrid", {"offload"}, 0.02, {{"offload", 1, 96, {100, 50}}}};
+  RecordedDecision expected{
+      "offload", "hybrid", {"offload"}, 0.02, {{"offload", 1, 96, {0, 1}, 0, "sm", 0, {100, 50}}}};
   CHECK(differences(expected, expected).empty());
   RecordedDecision found = expected;
   found.confirmed[0].predicted_tok_s = {101.9, 49.1};
   CHECK(differences(expected, found).empty());
   found.confirmed[0].predicted_tok_s = {102.1, 50};
-  CHECK(
-      differences(expected, found) ==
-      std::vector<std::string>{"offload with 96 slots and 1 threads at point 0: predicted 102.1 tok/s, expected 100"});
+  CHECK(differences(expected, found) ==
+        std::vector<std::string>{"offload.slots=96.threads=1 at point 0: predicted 102.1 tok/s, expected 100"});
   found = expected;
   found.strategy = "cpu";
   found.ties = {"cpu"};
@@ -227,30 +227,34 @@ TEST_CASE("differences: another choice, a lost tie, a new tie, another runner-up
   CHECK(differences(expected, found).empty());
 }
 
-TEST_CASE("a decode run of a candidate that is none any more is an error that names it") {
+TEST_CASE(
+    "a recorded candidate that the search does not rank is predicted all the same; one without a model is refused") {
   Recording other = smallest();
-  other.expected.confirmed[0].slots = 7;
-  CHECK_THROWS_WITH_AS(replay(other), doctest::Contains(".slots=7.threads="), Error);
+  ConfirmedCandidate& candidate = other.expected.confirmed.back();
+  candidate.strategy = "offload";
+  candidate.slots = 50;
+  candidate.fetch_of_misses.assign(33, 0);
+  for (size_t m = 0; m < 33; ++m) candidate.fetch_of_misses[m] = static_cast<int>(m);
+  candidate.promotions = 0;
+  const ReplayedMachine replayed = replay(other);
+  const CandidatePrediction& added = replayed.analysis.search.ranked[replayed.analysis.confirmed.back()];
+  CHECK(added.config.slots == 50);
+  CHECK(added.config.strategy == Strategy::kOffload);
+  CHECK(decision_of(other, replayed).confirmed.back().predicted_tok_s[0] > 0);
+  candidate.threads = 77;
+  CHECK_THROWS_WITH_AS(replay(other), doctest::Contains("offload.slots=50.threads=77"), Error);
 }
 
-TEST_CASE("a damaged recording is refused with file, path and value") {
-  const TemporaryFolder folder;
-  const std::string good = machines() + "/two-cores-tiny";
-  const std::string path = folder.at("machine");
-  const auto refused = [&](const char* file, const std::function<void(Json&)>& damage) {
-    fs::remove_all(path);
-    fs::copy(good, path);
-    Json json = read_json_file(path + "/" + file);
-    damage(json);
-    write(path + "/" + file, json);
-    return message([&] { read_recording(path); });
-  };
-  struct Case {
-    const char* file;
-    std::function<void(Json&)> damage;
-    std::vector<std::string> says;
-  };
-  const std::vector<Case> damaged = {
+namespace {
+
+struct Damage {
+  const char* file;
+  std::function<void(Json&)> apply;
+  std::vector<std::string> says;
+};
+
+std::vector<Damage> damages() {
+  return {
       {"machine.json", [](Json& j) { j["topology"]["isa"] = "sse9"; }, {"machine.json", "$.topology.isa", "sse9"}},
       {"machine.json", [](Json& j) { j.erase("cpu_budget"); }, {"machine.json", "cpu_budget"}},
       {"samples.json", [](Json& j) { j["version"] = "9.0.0"; }, {"samples.json", "$.version", "9.0.0"}},
@@ -261,7 +265,10 @@ TEST_CASE("a damaged recording is refused with file, path and value") {
       {"routing.json",
        [](Json& j) {
          j["layers"] = 5;
-         for (Json& token : j["ids"]) token.erase(0);
+         for (const char* key : {"ids", "predicted"}) {
+           if (!j.contains(key)) continue;
+           for (Json& token : j[key]) token.erase(5);
+         }
        },
        {"routing.json", "$.layers", "5", "6, as in inputs.json"}},
       {"inputs.json", [](Json& j) { j["geometry"]["top_k"] = 65; }, {"inputs.json", "$.geometry.top_k", "65"}},
@@ -277,6 +284,20 @@ TEST_CASE("a damaged recording is refused with file, path and value") {
       {"inputs.json", [](Json& j) { j["formats"]["expert"].erase(0); }, {"inputs.json", "$.formats.expert", "5 items"}},
       {"inputs.json", [](Json& j) { j["pins"]["strategy"] = "magic"; }, {"inputs.json", "$.pins.strategy", "magic"}},
       {"inputs.json", [](Json& j) { j["base"]["secret"] = 1; }, {"inputs.json", "$.base.secret", "unknown key"}},
+      {"samples.json",
+       [](Json& j) {
+         j["conditions"]["batches"] = {1, 9};
+       },
+       {"samples.json", "$.conditions.batches", "9", "at most max_batch 8"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["slots"] = 193; },
+       {"$.confirmed[1].slots", "193", "32 to 192"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["fetch_of_misses"].push_back(1); },
+       {"$.confirmed[1].fetch_of_misses", "34 entries", "33"}},
+      {"expected.json",
+       [](Json& j) { j["confirmed"][1]["fetch_of_misses"][2] = 3; },
+       {"$.confirmed[1].fetch_of_misses[2]", "3", "0 to 2"}},
       {"expected.json", [](Json& j) { j["tolerance"] = 1.5; }, {"expected.json", "$.tolerance", "1.5"}},
       {"expected.json",
        [](Json& j) { j["confirmed"][0]["predicted_tok_s"].erase(0); },
@@ -285,17 +306,34 @@ TEST_CASE("a damaged recording is refused with file, path and value") {
        [](Json& j) { j["confirmed"][1]["predicted_tok_s"][0] = 0; },
        {"expected.json", "$.confirmed[1].predicted_tok_s[0]", "0"}},
   };
-  for (const Case& one : damaged) {
-    const std::string text = refused(one.file, one.damage);
+}
+
+}  // namespace
+
+TEST_CASE("a recording edited by hand is refused with file, path and value") {
+  const TemporaryFolder folder;
+  const std::string path = folder.at("machine");
+  for (const Damage& damage : damages()) {
+    fs::remove_all(path);
+    fs::copy(machines() + "/two-cores-tiny", path);
+    Json json = read_json_file(path + "/" + damage.file);
+    damage.apply(json);
+    write(path + "/" + damage.file, json);
+    const std::string text = message([&] { read_recording(path); });
     CAPTURE(text);
-    for (const std::string& part : one.says) {
+    for (const std::string& part : damage.says) {
       CAPTURE(part);
       CHECK(text.find(part) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("a recording that is cut off, incomplete or too large is refused") {
+  const TemporaryFolder folder;
+  const std::string path = folder.at("machine");
   const auto untouched = [&] {
     fs::remove_all(path);
-    fs::copy(good, path);
+    fs::copy(machines() + "/two-cores-tiny", path);
   };
   untouched();
   write_file_atomically(path + "/inputs.json", read_text_file(path + "/inputs.json").substr(0, 100));

@@ -129,6 +129,19 @@ TEST_CASE("a tie goes to the simpler strategy") {
   CHECK(apart.decide().decision.strategy == "cpu");
 }
 
+TEST_CASE("medians and paired ratios that point opposite ways are a tie") {
+  Bench bench;
+  bench.input.contexts = {128};
+  bench.input.measured = {0, 1};
+  for (CandidatePrediction& candidate : bench.search.ranked) candidate.tok_s.resize(1);
+  bench.add(0, 128, 100).values = {100, 100, 100, 100, 100, 160, 200, 200, 200, 200, 200};
+  bench.add(1, 128, 100).values = {101, 101, 101, 101, 101, 150, 202, 202, 202, 202, 202};
+  const Decided decided = bench.decide();  // 160 against 150, but slower in all rounds but one
+  CHECK(decided.decision.strategy == "offload");
+  CHECK(decided.decision.tie);
+  CHECK(decided.decision.runner_up == "cpu");
+}
+
 TEST_CASE("a candidate whose runs were cut off does not take part") {
   Bench bench;
   bench.add_both(1, 90, 70);
