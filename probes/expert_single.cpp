@@ -20,6 +20,7 @@ constexpr size_t kLeastExperts = 2;
 constexpr int kAtOnce[] = {4, 8};                    // experts, beside one
 constexpr int64_t kBurstBytes = int64_t{512} << 10;  // of weights in a burst: some 60 us
 constexpr int kBursts = 12;                          // of which a sample of a kernel alone is the fastest
+constexpr int kMinKernelSamples = 8;                 // before and after the others: what a comparison needs at least
 constexpr double kKernelShare = 0.4;                 // of the time, for the kernels alone
 constexpr int kMinSamples = 7;                       // of whose ratio to mem_read the median is stated
 
@@ -161,7 +162,7 @@ class ExpertSingleProbe final : public Probe {
     add_kernel(set, runner, ExpertRunner::Part::kGateUp, name + ".gate_up.best", series);
     add_kernel(set, runner, ExpertRunner::Part::kDown, name + ".down.best", series);
     MeasureOptions options = measure_options(context, share);
-    options.budget.min_samples = options.budget.max_samples;
+    options.budget.min_samples = std::max(options.budget.min_samples, kMinKernelSamples);
     measure(series, options);
     return samples_of(series);
   }
