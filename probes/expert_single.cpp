@@ -20,6 +20,7 @@ constexpr size_t kLeastExperts = 2;
 constexpr int kAtOnce[] = {4, 8};                    // experts, beside one
 constexpr int64_t kBurstBytes = int64_t{512} << 10;  // of weights in a burst: some 60 us
 constexpr int kBursts = 12;                          // of which a sample of a kernel alone is the fastest
+constexpr int kMinKernelSamples = 8;                 // before and after the others: what a comparison needs at least
 constexpr double kKernelShare = 0.4;                 // of the time, for the kernels alone
 constexpr int kMinSamples = 7;                       // of whose ratio to mem_read the median is stated
 
@@ -78,12 +79,15 @@ class ExpertSingleProbe final : public Probe {
     const double share = of_set * (1 - kKernelShare) / static_cast<double>(context.thread_counts.size());
     for (const ExpertSet& set : sets) {
       if (context.interrupted && context.interrupted()) return result;
-      run_kernels(context, set, of_set * kKernelShare, result);
+      // Before and after the others: for some tens of milliseconds together a neighbour can have the cache.
+      std::vector<Samples> kernels = run_kernels(context, set, of_set * kKernelShare / 2);
       for (const int threads : context.thread_counts) {
         if (context.interrupted && context.interrupted()) return result;
         WorkerPool pool({.threads = threads, .cpus = context.cpus->pinning});
         run_pool(context, set, pool, share, result);
       }
+      append(kernels, run_kernels(context, set, of_set * kKernelShare / 2));
+      for (Samples& samples : kernels) result.push_back(std::move(samples));
     }
     return result;
   }
@@ -148,7 +152,7 @@ class ExpertSingleProbe final : public Probe {
 
   // The two kernels that serve, apart and by themselves: which one changed shows here, also on a machine that others
   // keep busy. Such rounds are short, so that there is time for many where most are disturbed.
-  static void run_kernels(ProbeContext& context, const ExpertSet& set, double share, std::vector<Samples>& result) {
+  static std::vector<Samples> run_kernels(ProbeContext& context, const ExpertSet& set, double share) {
     const Isa isa = serving_isa(set);
     WorkerPool one({.threads = 1, .cpus = {}});
     ExpertRunner runner(set.layout, isa, 1, one);
@@ -158,9 +162,22 @@ class ExpertSingleProbe final : public Probe {
     add_kernel(set, runner, ExpertRunner::Part::kGateUp, name + ".gate_up.best", series);
     add_kernel(set, runner, ExpertRunner::Part::kDown, name + ".down.best", series);
     MeasureOptions options = measure_options(context, share);
-    options.budget.min_samples = options.budget.max_samples;
+    options.budget.min_samples = std::max(options.budget.min_samples, kMinKernelSamples);
     measure(series, options);
-    for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
+    return samples_of(series);
+  }
+
+  // The same series again. Nothing when they were cut off.
+  static void append(std::vector<Samples>& all, const std::vector<Samples>& more) {
+    for (size_t i = 0; i < all.size() && all.size() == more.size(); ++i) {
+      all[i].values.insert(all[i].values.end(), more[i].values.begin(), more[i].values.end());
+      all[i].discarded += more[i].discarded;
+      all[i].stop_reason = more[i].stop_reason;
+      all[i].reduced = all[i].reduced || more[i].reduced;
+      for (auto& [key, value] : all[i].at) {
+        if (key == "others_share") value = std::max(value, more[i].at.at(key));
+      }
+    }
   }
 
   static Isa serving_isa(const ExpertSet& set) {

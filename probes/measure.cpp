@@ -78,11 +78,10 @@ void measure(std::vector<Series>& series, const MeasureOptions& options) {
     const bool all =
         rounds >= budget.max_samples && (!yardstick || rounds >= kDisturbedRounds * budget.max_samples ||
                                          is_undisturbed(yardstick->samples.values, budget.max_samples / 2));
+    const bool over = spent >= budget.seconds && rounds >= budget.min_samples;
     if (all || enough) {
       reason = "samples";
-    } else if (spent >= budget.seconds && rounds >= budget.min_samples) {
-      reason = "time";
-    } else if (spent >= kOverrun * budget.seconds && rounds >= 1) {
+    } else if (over || (spent >= kOverrun * budget.seconds && rounds >= 1)) {
       reason = "time";
     }
   }

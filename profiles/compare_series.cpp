@@ -216,6 +216,7 @@ std::string absence(const NamedSeries& series, const Profile& of, const Profile&
   const auto differ = [&](const char* what, const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
     if (a == b) return std::string();
     std::vector<std::string> listed;
+    listed.reserve(b.size());
     for (const int64_t value : b) listed.push_back(std::to_string(value));
     return "not in " + std::string(other_name) + ", whose " + what + " are " + joined(listed);
   };
