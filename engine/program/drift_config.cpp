@@ -47,6 +47,7 @@ ExpectedStep expected_step(const ExpectedPoint& point, Device device) {
 
 ExpectedSteps expected_steps(const std::vector<ExpectedPoint>& points, Device device) {
   std::vector<ExpectedStep> steps;
+  steps.reserve(points.size());
   for (const ExpectedPoint& point : points) steps.push_back(expected_step(point, device));
   return ExpectedSteps(steps);
 }
