@@ -30,7 +30,7 @@ class Check {
   }
 
  private:
-  void add(std::string field, std::string profile, std::string here, CheckState state) {
+  void add(std::string field, std::string profile, std::string here, FieldState state) {
     report_.fields.push_back({std::move(field), std::move(profile), std::move(here), state});
   }
 
@@ -40,20 +40,20 @@ class Check {
     for (IdentityField& field : identity_fields(profile_.identity, here)) {
       const bool unknown = !machine_.model && field.field.starts_with("model.");
       add(field.field, std::move(field.profile_value), unknown ? "" : std::move(field.machine_value),
-          unknown      ? CheckState::kUnchecked
-          : field.same ? CheckState::kFits
-                       : CheckState::kDiffers);
+          unknown      ? FieldState::kUnchecked
+          : field.same ? FieldState::kFits
+                       : FieldState::kDiffers);
     }
   }
 
   void serve() {
     add("serve.device", std::string(device_name(config_.device)),
         machine_.device_refusal.empty() ? std::string(device_name(config_.device)) : "host only",
-        machine_.device_refusal.empty() ? CheckState::kFits : CheckState::kRefused);
+        machine_.device_refusal.empty() ? FieldState::kFits : FieldState::kRefused);
     if (!machine_.device_refusal.empty()) report_.refusals.push_back(machine_.device_refusal);
     if (!machine_.model) {
       report_.refusals.push_back(machine_.model_refusal);
-      add("serve.model_path", profile_.serve.model_path, "no model", CheckState::kRefused);
+      add("serve.model_path", profile_.serve.model_path, "no model", FieldState::kRefused);
       check_.refusals = check_serve_cpus(config_, machine_.host.cpus);
     } else {
       check_ = check_serve(machine_.model->family->geometry(), machine_.model->formats, config_, machine_.host.memory,
@@ -79,9 +79,9 @@ class Check {
     shown_.push_back(field);
     if (refusal != nullptr) range = refusal->parts().allowed;
     add(field, std::move(value), std::move(range),
-        refusal != nullptr ? CheckState::kRefused
-        : known            ? CheckState::kFits
-                           : CheckState::kUnchecked);
+        refusal != nullptr ? FieldState::kRefused
+        : known            ? FieldState::kFits
+                           : FieldState::kUnchecked);
   }
 
   void threads() {
@@ -108,7 +108,7 @@ class Check {
     const bool known = check_.plan && machine_.device_refusal.empty();
     const auto row = [&](const char* field, int64_t needed, int64_t offered) {
       add(field, known ? mebibytes(needed) + " needed" : "", mebibytes(offered) + " available",
-          known ? CheckState::kFits : CheckState::kUnchecked);
+          known ? FieldState::kFits : FieldState::kUnchecked);
     };
     const int64_t on_host = check_.plan ? check_.plan->host_bytes : 0;
     const int64_t on_device = check_.plan ? check_.plan->device_bytes : 0;
@@ -128,7 +128,7 @@ class Check {
                                      [&](const std::string& field) { return parts.path.starts_with("$." + field); });
       if (shown) continue;
       add(parts.path.starts_with("$.") ? parts.path.substr(2) : "memory", parts.value, parts.allowed,
-          CheckState::kRefused);
+          FieldState::kRefused);
     }
   }
 
@@ -140,27 +140,27 @@ class Check {
   CheckReport report_;
 };
 
-size_t count_of(const CheckReport& report, CheckState state) {
+size_t count_of(const CheckReport& report, FieldState state) {
   return static_cast<size_t>(std::count_if(report.fields.begin(), report.fields.end(),
                                            [&](const CheckField& field) { return field.state == state; }));
 }
 
 std::string shown(const CheckField& field, const std::string& value) {
   if (!value.empty()) return value;
-  return field.state == CheckState::kUnchecked ? "not known" : "none";
+  return field.state == FieldState::kUnchecked ? "not known" : "none";
 }
 
 }  // namespace
 
-std::string_view check_state_name(CheckState state) {
+std::string_view field_state_name(FieldState state) {
   switch (state) {
-    case CheckState::kFits:
+    case FieldState::kFits:
       return "fits";
-    case CheckState::kDiffers:
+    case FieldState::kDiffers:
       return "differs";
-    case CheckState::kRefused:
+    case FieldState::kRefused:
       return "refused";
-    case CheckState::kUnchecked:
+    case FieldState::kUnchecked:
       break;
   }
   return "not checked";
@@ -168,7 +168,7 @@ std::string_view check_state_name(CheckState state) {
 
 bool CheckReport::fits() const {
   return !fields.empty() && std::all_of(fields.begin(), fields.end(),
-                                        [](const CheckField& field) { return field.state == CheckState::kFits; });
+                                        [](const CheckField& field) { return field.state == FieldState::kFits; });
 }
 
 CheckReport check_profile(const Profile& profile, const EngineConfig& config, const CheckedMachine& machine) {
@@ -184,18 +184,18 @@ std::string check_text(const CheckReport& report, const std::string& profile_pat
   }
   std::string text = fmt::format("  {:<{}}  {:<{}}  {:<{}}\n", "field", names, "profile", profiles, "here", machines);
   for (const CheckField& field : report.fields) {
-    text += fmt::format("{} {:<{}}  {:<{}}  {:<{}}  {}\n", field.state == CheckState::kFits ? ' ' : '!', field.field,
+    text += fmt::format("{} {:<{}}  {:<{}}  {:<{}}  {}\n", field.state == FieldState::kFits ? ' ' : '!', field.field,
                         names, shown(field, field.profile_value), profiles, shown(field, field.machine_value), machines,
-                        check_state_name(field.state));
+                        field_state_name(field.state));
   }
   if (report.fits()) return text + "\nfits: ft-engine would start with " + profile_path + "\n";
   text += fmt::format("\ndoes not fit: of {} fields {} differ, {} are refused, {} could not be checked\n",
-                      report.fields.size(), count_of(report, CheckState::kDiffers),
-                      count_of(report, CheckState::kRefused), count_of(report, CheckState::kUnchecked));
+                      report.fields.size(), count_of(report, FieldState::kDiffers),
+                      count_of(report, FieldState::kRefused), count_of(report, FieldState::kUnchecked));
   for (const std::string& refusal : report.refusals) text += "refused: " + refusal + "\n";
   std::string differing;
   for (const CheckField& field : report.fields) {
-    if (field.state == CheckState::kDiffers) differing += (differing.empty() ? "" : ",") + field.field;
+    if (field.state == FieldState::kDiffers) differing += (differing.empty() ? "" : ",") + field.field;
   }
   if (!differing.empty()) {
     text += "to do: run ft-tune here, or take the risk of what differs with ft-engine --accept-mismatch " + differing +
@@ -214,7 +214,7 @@ OrderedJson check_json(const CheckReport& report, const std::string& profile_pat
     row["field"] = field.field;
     row["profile"] = field.profile_value;
     row["here"] = field.machine_value;
-    row["state"] = check_state_name(field.state);
+    row["state"] = field_state_name(field.state);
     json["fields"].push_back(std::move(row));
   }
   json["refusals"] = report.refusals;

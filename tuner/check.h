@@ -22,13 +22,13 @@ struct CheckedMachine {
   std::string model_refusal;  // why there is no model
 };
 
-enum class CheckState { kFits, kDiffers, kRefused, kUnchecked };
-std::string_view check_state_name(CheckState state);  // "fits", "differs", "refused", "not checked"
+enum class FieldState { kFits, kDiffers, kRefused, kUnchecked };
+std::string_view field_state_name(FieldState state);  // "fits", "differs", "refused", "not checked"
 
 struct CheckField {
   std::string field;  // "host.cores", "serve.threads", "memory.host": JSON paths of the profile but for memory
   std::string profile_value, machine_value;
-  CheckState state{};
+  FieldState state{};
 };
 
 struct CheckReport {

@@ -62,7 +62,7 @@ const CheckField& field(const CheckReport& report, const std::string& name) {
 std::vector<std::string> bad(const CheckReport& report) {
   std::vector<std::string> names;
   for (const CheckField& field : report.fields) {
-    if (field.state != CheckState::kFits) names.push_back(field.field);
+    if (field.state != FieldState::kFits) names.push_back(field.field);
   }
   return names;
 }
@@ -108,10 +108,10 @@ TEST_CASE("every refusal of a start has a line, more than one at a time") {
   profile.serve.max_context = 4097;
   const CheckReport report = check(profile, here);
   CHECK(bad(report) == Names{"serve.threads", "serve.pinning", "serve.max_context", "serve.slots", "memory.host"});
-  CHECK(field(report, "serve.threads").state == CheckState::kRefused);
+  CHECK(field(report, "serve.threads").state == FieldState::kRefused);
   CHECK(field(report, "serve.threads").machine_value == "1 to 4, the usable cores");
   CHECK(field(report, "serve.max_context").machine_value == "1 to 4096");
-  CHECK(field(report, "serve.slots").state == CheckState::kUnchecked);  // no plan without lengths
+  CHECK(field(report, "serve.slots").state == FieldState::kUnchecked);  // no plan without lengths
   REQUIRE(report.refusals.size() == 3);
   CHECK(report.refusals[1].find("$.serve.pinning[4] is '9'") != std::string::npos);
   profile.serve.threads = 4;
@@ -151,11 +151,11 @@ TEST_CASE("without a model or a device the rest is still compared") {
   CheckReport report = check(profile, here);
   CHECK(!report.fits());
   CHECK(report.refusals == std::vector<std::string>{"no such folder"});
-  CHECK(field(report, "model.family").state == CheckState::kUnchecked);
-  CHECK(field(report, "host.cores").state == CheckState::kFits);
-  CHECK(field(report, "serve.threads").state == CheckState::kFits);
+  CHECK(field(report, "model.family").state == FieldState::kUnchecked);
+  CHECK(field(report, "host.cores").state == FieldState::kFits);
+  CHECK(field(report, "serve.threads").state == FieldState::kFits);
   profile.serve.threads = 5;
-  CHECK(field(check(profile, here), "serve.threads").state == CheckState::kRefused);
+  CHECK(field(check(profile, here), "serve.threads").state == FieldState::kRefused);
 
   here = machine();
   here.host.memory.device = Device::kCuda;
@@ -164,8 +164,8 @@ TEST_CASE("without a model or a device the rest is still compared") {
   profile.serve.device = "cuda";
   report = check(profile, here);
   CHECK(!report.fits());
-  CHECK(field(report, "serve.device").state == CheckState::kRefused);
-  CHECK(field(report, "memory.host").state == CheckState::kUnchecked);
+  CHECK(field(report, "serve.device").state == FieldState::kRefused);
+  CHECK(field(report, "memory.host").state == FieldState::kUnchecked);
 }
 
 TEST_CASE("as JSON: every field with a state, and whether it fits") {
