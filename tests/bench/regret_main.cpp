@@ -23,7 +23,7 @@ namespace ft::bench {
 namespace {
 
 constexpr int kMinRounds = 8;  // four odd and four even ones
-constexpr int kMaxRounds = 61;
+constexpr int kMaxRounds = 41;
 
 constexpr OptionSpec kOwnOptions[] = {
     {.name = "--cell",

@@ -45,7 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const ft::Error&) {
     return 0;
   }
-  for (const char* schema : {"profile", "samples", "machine", "routing_trace"}) check_judges_agree(json, schema);
+  for (const char* schema :
+       {"profile", "samples", "machine", "recorded_decision", "recorded_inputs", "routing_trace"}) {
+    check_judges_agree(json, schema);
+  }
   check_profile(json);
   try {
     ft::parse_samples(json, "input");

@@ -46,6 +46,23 @@ class TuneTest(TuneCase):
         self.assertIn("choice: " + profile["serve"]["strategy"], done.stdout)
         self.assert_no_files(("profile.json",))
 
+    def test_a_recording_is_five_files_and_replaces_nothing_else(self):
+        folder = self.folder / "machine"
+        files = {"expected.json", "inputs.json", "machine.json", "routing.json", "samples.json"}
+        for _ in range(2):  # the second replaces the first
+            _, profile = self.tune("--record", str(folder), *ONE_POINT)
+            self.assertEqual({path.name for path in folder.iterdir()}, files)
+            self.assertLessEqual(sum(path.stat().st_size for path in folder.iterdir()), 300_000)
+            expected = json.loads((folder / "expected.json").read_text())
+            self.assertIn(profile["decision"]["strategy"], expected["ties"])
+        (folder / "notes.txt").write_text("mine")
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        refused = run("ft-tune", "--model", TINY_MOE, *HOST, "--output", self.output, "--record", folder)
+        self.assertEqual(refused.returncode, USAGE)
+        self.assertIn("--record refused", refused.stderr)
+        self.assertIn("notes.txt", refused.stderr)
+        self.assertEqual({path.name: path.read_bytes() for path in folder.iterdir()}, before)
+
     def test_pins_are_honoured_and_served(self):
         cases = [(("--strategy", "offload", "--slots", "50%", "--threads", "1"), "offload", EXPERTS // 2, 1),
                  (("--strategy", "resident", "--slots", "100%"), "resident", EXPERTS, None)]
