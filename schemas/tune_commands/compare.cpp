@@ -27,7 +27,7 @@ constexpr OptionSpec kOptions[] = {
      .low = 0,
      .high = kMaxFloorPercent,
      .help = "Takes the place of the stated floors: what two tunings of one build on a quiet machine may differ by. "
-             "What a metric moved within a tuning and what the machine did meanwhile are added to it. Without it: 4 "
+             "What a metric moved within a tuning and what the machine did meanwhile are added to it. Without it: 6 "
              "for single kernels, 5 for decode rates, 8 for the others."},
 };
 
