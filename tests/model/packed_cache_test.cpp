@@ -412,7 +412,7 @@ TEST_CASE("a dry run says what would happen") {
     return packed_cache_text(*family_of(model), source);
   };
   CHECK(packed_cache_text(*family_of(model), real_weights(model)).empty());
-  CHECK(mentions(text(), {"would be written to a new folder", " GB)", cache}));
+  CHECK(mentions(text(), {"would be written to a new folder", "B)", cache}));
   fs::create_directory(cache);
   CHECK(mentions(text(), {"would be written after loading"}));
   load_cached(model, cache);

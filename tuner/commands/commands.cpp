@@ -4,11 +4,8 @@ namespace ft {
 namespace {
 
 const Command kCommands[] = {
-    {&kCheckCommand, run_check},
-    {&kCompareCommand, run_compare},
-    {&kDoctorCommand, run_doctor},
-    {&kExplainCommand, run_explain},
-    {&kReportCommand, run_report},
+    {&kCheckCommand, run_check},     {&kCompareCommand, run_compare}, {&kDoctorCommand, run_doctor},
+    {&kExplainCommand, run_explain}, {&kReportCommand, run_report},
 };
 
 }  // namespace
