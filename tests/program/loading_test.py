@@ -11,7 +11,7 @@ import unittest
 
 from support import DONE, HOST, ONE_POINT, SCRATCH, TINY_MOE, USAGE, command, run, start, tiny_profile, tune
 
-SUMMARY = re.compile(r"^packing weights: \d+\.\d GB in \d+\.\d s", re.MULTILINE)
+SUMMARY = re.compile(r"^packing weights: \d+\.\d [KMG]B in \d+\.\d s", re.MULTILINE)
 PROMPT = ("--prompt", "In the beginning", "--max-tokens", "8")
 
 
@@ -38,7 +38,7 @@ class Progress(unittest.TestCase):
     def test_a_log_has_whole_lines(self):
         done = run("ft-engine", "--profile", tiny_profile(), *PROMPT)
         self.assertEqual(done.returncode, DONE, done.stderr)
-        self.assertRegex(done.stderr, r"(?m)^packing weights:   0 %, 0\.0 of \d+\.\d GB$")
+        self.assertRegex(done.stderr, r"(?m)^packing weights:   0 %, 0\.0 of \d+\.\d [KMG]B$")
         self.assertRegex(done.stderr, SUMMARY)
         self.assertNotIn("\r", done.stderr)
         self.assertNotIn("packing", done.stdout)
@@ -52,7 +52,7 @@ class Progress(unittest.TestCase):
         self.assertGreaterEqual(len(states), 2)
         self.assertTrue(all(state.endswith("\x1b[K") for state in states), states)
         self.assertIn("0 %", states[0])
-        self.assertIn("GB in", states[-1])
+        self.assertRegex(states[-1], r"\d [KMG]B in")
         self.assertNotIn("packing", out)
 
     def test_a_quiet_log_level_shows_nothing(self):
