@@ -90,6 +90,7 @@ class Scorer {
   void run_group(size_t begin, size_t end, double seconds) {
     const auto probe = make_decode_probe();
     session_.context.budget = {.seconds = seconds, .min_samples = kMinRounds, .max_samples = kMaxRounds};
+    session_.context.yardstick = false;  // of interest between builds: here everything is of one run
     const std::vector<Samples> series = probe->run(session_.context);
     if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted; the cell has no line"});
     probe->verify(session_.context);
