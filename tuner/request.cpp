@@ -71,6 +71,21 @@ void check_look_ahead(const TuneRequest& request) {
   }
 }
 
+// The folder of a recording is replaced as a whole, and with it whatever else it holds.
+void check_apart(const TuneRequest& request) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = fs::weakly_canonical(fs::absolute(request.record) / "", ignored).parent_path();
+  for (fs::path at = fs::weakly_canonical(fs::absolute(request.output), ignored); at.has_relative_path();
+       at = at.parent_path()) {
+    if (at != folder) continue;
+    throw Error(ErrorKind::kUsage, {.what = "--record refused, --output lies in it or has its name",
+                                    .value = request.output,
+                                    .allowed = "a folder of its own: it is replaced as a whole",
+                                    .path = request.record});
+  }
+}
+
 }  // namespace
 
 std::string samples_path(const std::string& output) { return output + ".samples.json"; }
@@ -112,6 +127,7 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
     if (options.has(name)) request.forced.push_back(std::string(name) + " " + options.given.find(name)->second);
   }
   read_device(options, request);
+  if (options.has("--record")) check_apart(request);
   // A tuning takes minutes: find out now whether its results can be written.
   for (const std::string& path : {request.output, samples_path(request.output)}) check_output("--output", path);
   if (options.has("--record")) check_record_folder(request.record);

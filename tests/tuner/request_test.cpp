@@ -113,4 +113,24 @@ TEST_CASE("a device that this build lacks and an output that cannot be written a
   std::filesystem::remove(folder);
 }
 
+TEST_CASE("a profile inside the folder of the recording, or of its name, would be lost: refused") {
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  const auto refusal = [&](const std::string& output, const std::string& record) {
+    try {
+      request({"--output", output.c_str(), "--record", record.c_str()});
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kUsage);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string record = folder + "/ft-no-such-recording";
+  for (const char* output : {"", "/", "/p.json", "/../ft-no-such-recording/p.json"}) {
+    CHECK(refusal(record + output, record).find("--record") != std::string::npos);
+    CHECK(refusal(record + output, record + "/").find("--record") != std::string::npos);
+  }
+  CHECK(refusal(folder + "/ft-no-such-recording.json", record).empty());
+  CHECK(refusal(folder + "/p.json", record).empty());
+}
+
 }  // namespace ft
