@@ -326,11 +326,17 @@ void check_record_folder(const std::string& given) {
     return;
   }
   if (!fs::is_directory(folder, error)) refuse_it("it is there and no folder", "", "a folder, or a name not yet used");
+  constexpr const char* kAllowed = "an empty folder, or one with a recording to replace";
+  size_t known_files = 0;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     const auto same = [&](const char* known) { return name == known; };
-    if (std::any_of(kFiles.begin(), kFiles.end(), same)) continue;
-    refuse_it("the folder holds something else", name, "an empty folder, or one with a recording to replace");
+    if (!std::any_of(kFiles.begin(), kFiles.end(), same)) refuse_it("the folder holds something else", name, kAllowed);
+    ++known_files;
+  }
+  if (known_files != 0 && known_files != kFiles.size()) {  // recordings come and go whole
+    refuse_it("the folder holds files that are no recording",
+              std::to_string(known_files) + " of " + std::to_string(kFiles.size()) + " files of one", kAllowed);
   }
   if (error) refuse_it("it cannot be read", error.message(), "a folder that can be read and written");
   check_writable(folder + "/" + kMachineFile);

@@ -362,6 +362,9 @@ TEST_CASE("where a recording may be written") {
   CHECK_NOTHROW(check_record_folder(folder.at("older/")));
   write_file_atomically(folder.at("older/thesis.txt"), "years of work");
   CHECK(message([&] { check_record_folder(folder.at("older")); }).find("thesis.txt") != std::string::npos);
+  fs::create_directory(folder.at("samples"));
+  write_file_atomically(folder.at("samples/samples.json"), "{}");  // of somebody else: a recording has all its files
+  CHECK(message([&] { check_record_folder(folder.at("samples")); }).find("1 of 5 files") != std::string::npos);
   CHECK(message([&] { check_record_folder(folder.at("older/thesis.txt")); }).find("no folder") != std::string::npos);
   CHECK(message([&] { check_record_folder(folder.at("no/such/place")); }).find("--record refused") !=
         std::string::npos);
