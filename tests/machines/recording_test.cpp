@@ -107,7 +107,7 @@ TEST_CASE("a recorded machine names no folder of the machine it comes from, and 
       bytes += entry.file_size();
       names.insert(entry.path().filename().string());
       const std::string text = read_text_file(entry.path().string());
-      for (const char* path : {"/home/", "/root/", "/work/", "/tmp/"}) CHECK(text.find(path) == std::string::npos);
+      CHECK(text.find("\"/") == std::string::npos);  // no text begins like an absolute path
     }
     CHECK(bytes <= kMaxRecordingBytes);
     CHECK(names ==

@@ -199,6 +199,20 @@ Scale make_scale(bool log, Range range, bool from_zero, double room) {
   return linear_scale(range.low, range.high, ticks_that_fit(room, range));
 }
 
+// A line at `bottom` from left to right with its ticks; the unit stands at the last one, which ends at the margin.
+void put_axis_below(Markup& svg, const Scale& scale, double left, double right, double bottom,
+                    const std::string& unit) {
+  put_line(svg, left, bottom, right, bottom, "axis");
+  for (size_t i = 0; i < scale.ticks.size(); ++i) {
+    const bool last = i + 1 == scale.ticks.size();
+    const double x = left + scale.fraction(scale.ticks[i].value) * (right - left);
+    put_text(svg, last ? right + kRight - 2 : x, bottom + 16, scale.ticks[i].label + (last ? " " + unit : ""), "tick",
+             i == 0 ? "start"
+             : last ? "end"
+                    : "middle");
+  }
+}
+
 }  // namespace
 
 Markup draw_chart(const XyChart& chart) {
@@ -280,15 +294,7 @@ Markup draw_bars(const BarChart& chart) {
     const bool right_half = *chart.mark > scale.high / 2;
     put_text(svg, x(*chart.mark) + (right_half ? -4 : 4), 11, chart.mark_label, "note", right_half ? "end" : "start");
   }
-  put_line(svg, left, bottom, right, bottom, "axis");
-  for (size_t i = 0; i < scale.ticks.size(); ++i) {
-    const bool last = i + 1 == scale.ticks.size();
-    const std::string label = scale.ticks[i].label + (last ? " " + chart.unit : "");
-    put_text(svg, last ? right + kRight - 2 : x(scale.ticks[i].value), bottom + 16, label, "tick",
-             i == 0 ? "start"
-             : last ? "end"
-                    : "middle");
-  }
+  put_axis_below(svg, scale, left, right, bottom, chart.unit);
   svg.close();
   return svg;
 }
@@ -325,15 +331,7 @@ Markup draw_stacked(const StackedChart& chart) {
       begin = end;
     }
   }
-  put_line(svg, left, bottom, right, bottom, "axis");
-  for (size_t i = 0; i < scale.ticks.size(); ++i) {
-    const bool last = i + 1 == scale.ticks.size();
-    const std::string label = scale.ticks[i].label + (last ? " " + chart.unit : "");
-    put_text(svg, last ? right + kRight - 2 : x(scale.ticks[i].value), bottom + 16, label, "tick",
-             i == 0 ? "start"
-             : last ? "end"
-                    : "middle");
-  }
+  put_axis_below(svg, scale, left, right, bottom, chart.unit);
   svg.close();
   return svg;
 }
