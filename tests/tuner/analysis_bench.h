@@ -8,14 +8,12 @@
 
 #include "kernels/base/random.h"
 #include "probes/layer_sweep.h"
+#include "tests/tuner/made_machine.h"
 #include "tuner/analysis.h"
 
 namespace ft {
 
-struct AnalysisBench {
-  static constexpr int kLayers = 4, kExperts = 32, kTopK = 4;
-  static constexpr int64_t kMiB = int64_t{1} << 20;
-
+struct AnalysisBench : MadeMachine {
   CostParameters truth;
   DenseCost dense = {2, 100e-6, 10e-6, 1e-8, 2e-8};
   RoutingTrace trace = generate_trace("glm-4.7-flash", kLayers, kExperts, kTopK, 400, 3);
@@ -38,25 +36,7 @@ struct AnalysisBench {
     truth[CostTerm::kContentionCompute] = 0.2;
     truth[CostTerm::kContentionLink] = 0.1;
     input.trace = &trace;
-    input.geometry.layers = kLayers;
-    for (int layer = 0; layer < kLayers; ++layer) input.geometry.moe_layers.push_back(layer);
-    input.geometry.expert = {256, 64, kExperts, kTopK};
-    input.geometry.hidden = 256;
-    input.geometry.vocab = 1000;
-    input.geometry.max_positions = 4096;
-    input.formats.expert_bytes_max = kMiB;
-    input.formats.expert_bytes_total = kMiB * kLayers * kExperts;
-    input.base.device = device;
-    input.base.max_context = 1024;
-    input.base.max_batch = static_cast<int>(batches.back());
-    input.memory.device = device;
-    input.memory.host_memory_bytes = 8192 * kMiB;
-    input.memory.device_memory_bytes = 8192 * kMiB;
-    EngineConfig none = input.base;
-    none.strategy = Strategy::kCpu;
-    const MemoryPlan plan = plan_memory(input.geometry, input.formats, none, input.memory);
-    input.memory.device_memory_bytes = plan.device_bytes + slots * kMiB;
-    input.contexts = {128, 1024};
+    describe(input, device, slots, static_cast<int>(batches.back()));
     input.batches = std::move(batches);
   }
   AnalysisBench(const AnalysisBench&) = delete;
