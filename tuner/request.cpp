@@ -71,13 +71,20 @@ void check_look_ahead(const TuneRequest& request) {
   }
 }
 
-// The folder of a recording is replaced as a whole, and with it whatever else it holds.
-void check_apart(const TuneRequest& request) {
+// Links followed as far as the path exists, and no slash at the end: with one, parent_path() is the folder itself or
+// its parent, and which of them depends on whether it exists and on the standard library.
+std::filesystem::path plain_path(const std::string& given) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  const fs::path folder = fs::weakly_canonical(fs::absolute(request.record) / "", ignored).parent_path();
-  for (fs::path at = fs::weakly_canonical(fs::absolute(request.output), ignored); at.has_relative_path();
-       at = at.parent_path()) {
+  fs::path path = fs::absolute(given).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return fs::weakly_canonical(path, ignored);
+}
+
+// The folder of a recording is replaced as a whole, and with it whatever else it holds.
+void check_apart(const TuneRequest& request) {
+  const std::filesystem::path folder = plain_path(request.record);
+  for (std::filesystem::path at = plain_path(request.output); at.has_relative_path(); at = at.parent_path()) {
     if (at != folder) continue;
     throw Error(ErrorKind::kUsage, {.what = "--record refused, --output lies in it or has its name",
                                     .value = request.output,

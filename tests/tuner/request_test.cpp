@@ -113,24 +113,43 @@ TEST_CASE("a device that this build lacks and an output that cannot be written a
   std::filesystem::remove(folder);
 }
 
+// Every way to name the folder, before it exists and after (a second recording replaces the first), also by a link.
 TEST_CASE("a profile inside the folder of the recording, or of its name, would be lost: refused") {
-  const std::string folder = std::filesystem::temp_directory_path().string();
-  const auto refusal = [&](const std::string& output, const std::string& record) {
+  namespace fs = std::filesystem;
+  const fs::path base = fs::temp_directory_path() / ("request_record_" + std::to_string(getpid()));
+  const fs::path folder = base / "real", record = folder / "machine", link = base / "link";
+  fs::create_directories(folder);
+  fs::create_directory_symlink(folder, link);
+  const auto refused = [](const std::string& output, const std::string& name) {
     try {
-      request({"--output", output.c_str(), "--record", record.c_str()});
+      request({"--output", output.c_str(), "--record", name.c_str()});
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::kUsage);
-      return std::string(error.what());
+      return std::string(error.what()).find("--record") != std::string::npos;
     }
-    return std::string();
+    return false;
   };
-  const std::string record = folder + "/ft-no-such-recording";
-  for (const char* output : {"", "/", "/p.json", "/../ft-no-such-recording/p.json"}) {
-    CHECK(refusal(record + output, record).find("--record") != std::string::npos);
-    CHECK(refusal(record + output, record + "/").find("--record") != std::string::npos);
+  const std::string names[] = {"machine", "machine/", "machine//", "./machine/", "./machine"};
+  for (const bool exists : {false, true}) {
+    if (exists) fs::create_directory(record);
+    for (const fs::path& at : {folder, link}) {
+      for (const std::string& written : names) {
+        const std::string name = at.string() + "/" + written;
+        CAPTURE(name);
+        CAPTURE(exists);
+        for (const fs::path& other : {folder, link}) {
+          CHECK(refused(other.string() + "/machine/p.json", name));
+          CHECK(refused(other.string() + "/machine/../machine/p.json", name));
+          if (!exists) CHECK(refused(other.string() + "/machine", name));
+          for (const char* outside : {"/p.json", "/machine.json", "/machine/../p.json", "/machin", "/machine2"}) {
+            CAPTURE(outside);
+            CHECK_FALSE(refused(other.string() + outside, name));
+          }
+        }
+      }
+    }
   }
-  CHECK(refusal(folder + "/ft-no-such-recording.json", record).empty());
-  CHECK(refusal(folder + "/p.json", record).empty());
+  fs::remove_all(base);
 }
 
 }  // namespace ft
