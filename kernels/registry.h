@@ -23,7 +23,7 @@ enum class OpId : uint8_t {
   kGateUp,
   kRmsnorm,
   kHeadNormRope,
-  kSiluMul,
+  kGlu,
   kAdd,
   kMerge,
   kRouterTopK,
@@ -37,8 +37,8 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, SiluMulFn, AddFn,
-                              MergeFn, RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, MergeFn,
+                              RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 
@@ -73,7 +73,7 @@ struct KernelTable {
   GateUpFn gate_up[kFormatCount] = {};
   RmsnormFn rmsnorm = nullptr;
   HeadNormRopeFn head_norm_rope = nullptr;
-  SiluMulFn silu_mul = nullptr;
+  GluFn glu = nullptr;
   AddFn add = nullptr;
   MergeFn merge = nullptr;
   RouterTopKFn router_top_k = nullptr;

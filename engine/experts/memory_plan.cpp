@@ -53,12 +53,16 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
                                     {"expert hidden size", geometry.expert.hidden},
                                     {"expert intermediate size", geometry.expert.intermediate},
                                     {"vocabulary", geometry.vocab},
-                                    {"attention heads", geometry.heads},
-                                    {"KV heads", geometry.kv_heads},
-                                    {"head dimension", geometry.head_dim}}) {
+                                    {"query heads x head dimension", geometry.widest_heads},
+                                    {"activations of a token", geometry.slot_floats}}) {
     require_range(name, "config.json", value, 0, kMaxWidth);
   }
-  require_range("layers with a KV cache", "config.json", geometry.kv_layers, 0, geometry.layers);
+  require_range("layers with a KV cache", "config.json", static_cast<int64_t>(geometry.kv.size()), 0, geometry.layers);
+  for (const KvLayer& layer : geometry.kv) {
+    require_range("KV heads", "config.json", layer.kv_heads, 0, kMaxWidth);
+    require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
+  }
+  require_range("recurrent state of a sequence", "config.json", geometry.state_floats, 0, kTooMany);
   require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
   require_range("bytes of the expert banks", "weights", formats.expert_bytes_total, 0, kTooMany);
   require_range("bytes of the dense weights", "weights", formats.dense_bytes, 0, kTooMany);
@@ -69,7 +73,8 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
 }
 
 int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  int64_t per_token = times(times(2, geometry.kv_layers), times(geometry.kv_heads, geometry.head_dim));
+  int64_t per_token = 0;
+  for (const KvLayer& layer : geometry.kv) per_token = plus(per_token, times(times(2, layer.kv_heads), layer.head_dim));
   per_token = times(per_token, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
   return times(per_token, times(config.max_batch, config.max_context));
 }
@@ -260,12 +265,14 @@ int64_t MemoryPlan::pool_bytes(std::string_view name) const {
 
 int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   const int64_t tokens = step_tokens(config);
-  const int64_t attention = int64_t{geometry.heads} * geometry.head_dim;
-  const int64_t keys = geometry.kv_heads * geometry.head_dim;
+  const int64_t attention = geometry.widest_heads;
+  int64_t keys = 0;
+  for (const KvLayer& layer : geometry.kv) keys = std::max(keys, layer.kv_heads * layer.head_dim);
   const int64_t widest = std::max({geometry.hidden, attention, geometry.expert.intermediate});
   // fp32 rows: residual, normed, out and merge; query and attention; key and value; gate and up of a dense layer or
   // shared expert, for which four hidden sizes are the widest in use.
-  int64_t row = 4 * geometry.hidden + 2 * attention + 2 * keys + 2 * std::max(4 * geometry.hidden, widest);
+  int64_t row = 4 * geometry.hidden +
+                std::max(geometry.slot_floats, 2 * attention + 2 * keys + 2 * std::max(4 * geometry.hidden, widest));
   row += geometry.expert.experts + 2 * int64_t{geometry.expert.top_k};  // router logits, picks and weights
   row += activation_words(std::max(4 * geometry.hidden, widest));       // packed input of a product
   // Per pick: the packed gate x up product and the output row that waits for the merge in slot order.
@@ -273,8 +280,9 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   row += 2 * int64_t{geometry.expert.top_k};  // picks in order of experts, and tiles over them
   const int64_t per_step = times(times(tokens, row), sizeof(float));
   // Tables of cos and sin per position, and per thread one row of attention scores and one accumulator.
-  const int64_t tables = times(times(config.max_context, geometry.head_dim), sizeof(float));
-  const int64_t scratch = times(times(config.threads, plus(config.max_context, 2 * geometry.head_dim)), sizeof(float));
+  const int64_t tables = times(times(config.max_context, geometry.max_head_dim()), sizeof(float));
+  const int64_t scratch =
+      times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
   return plus(per_step, plus(tables, scratch));
 }
 

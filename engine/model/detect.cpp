@@ -286,9 +286,8 @@ const TensorView& Detector::vector(const VectorSpec& spec) const {
     const TensorView* view = checkpoint_.find(name);
     if (view == nullptr) continue;
     const bool readable = view->dtype == DType::kBf16 || view->dtype == DType::kF16 || view->dtype == DType::kF32;
-    if (!readable || view->shape != std::vector<int64_t>{spec.size}) {
-      refuse_tensor(name, *view, "BF16, F16 or F32 [" + std::to_string(spec.size) + "]");
-    }
+    const std::vector<int64_t> shape = spec.form.shape.empty() ? std::vector<int64_t>{spec.size} : spec.form.shape;
+    if (!readable || view->shape != shape) refuse_tensor(name, *view, "BF16, F16 or F32 " + shape_text(shape));
     return *view;
   }
   refuse_absent(either(spec.names, ""));
@@ -306,17 +305,28 @@ const TensorView& Detector::table(const TableSpec& spec) const {
 
 FoundMatrix Detector::split_expert(const ExpertLayerSpec& spec, int expert, const std::string& part, int64_t rows,
                                    int64_t cols) const {
-  return matrix({{spec.prefix + std::to_string(expert) + "." + part}, rows, cols});
+  std::vector<std::string> stems;
+  for (const std::string& prefix : spec.prefixes) stems.push_back(prefix + std::to_string(expert) + "." + part);
+  return matrix({std::move(stems), rows, cols});
 }
 
 bool Detector::try_fused(const ExpertLayerSpec& spec, const ExpertGeometry& geometry,
                          std::vector<FoundExpert>& experts) const {
+  for (const std::string& prefix : spec.prefixes) {
+    if (try_fused(prefix, geometry, experts)) return true;
+  }
+  return false;
+}
+
+bool Detector::try_fused(const std::string& prefix, const ExpertGeometry& geometry,
+                         std::vector<FoundExpert>& experts) const {
   const int count = geometry.experts;
   for (const Endings* endings : {&kBare, &kWithWeight}) {
     FoundMatrix gate_up, down;
-    if (!try_stack(spec.prefix + "gate_up_proj", *endings, count, 2 * geometry.intermediate, geometry.hidden, gate_up))
+    if (!try_stack(prefix + "gate_up_proj", *endings, count, 2 * geometry.intermediate, geometry.hidden, gate_up)) {
       continue;
-    const std::string down_stem = spec.prefix + "down_proj";
+    }
+    const std::string down_stem = prefix + "down_proj";
     if (!try_stack(down_stem, *endings, count, geometry.hidden, geometry.intermediate, down)) {
       refuse_absent(down_stem + std::string(endings->weight));
     }

@@ -70,6 +70,7 @@ class Detector {
   FoundMatrix split_expert(const ExpertLayerSpec& spec, int expert, const std::string& part, int64_t rows,
                            int64_t cols) const;
   bool try_fused(const ExpertLayerSpec& spec, const ExpertGeometry& geometry, std::vector<FoundExpert>& experts) const;
+  bool try_fused(const std::string& prefix, const ExpertGeometry& geometry, std::vector<FoundExpert>& experts) const;
 
   const Checkpoint& checkpoint_;
   const Json& config_;

@@ -4,18 +4,25 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/families/list.h"
+#include "engine/runtime/backend.h"
 #include "kernels/base/error.h"
 
 namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
-    FamilyDesc{"qwen3_moe", make_qwen3_moe},
+    FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
 };
 
 }  // namespace
 
 std::span<const FamilyDesc> families() { return kFamilies; }
+
+int64_t slot_floats(const Family& family) {
+  int64_t sum = 0;
+  for (int slot = 0; slot < kSlotCount; ++slot) sum += family.width(static_cast<Slot>(slot));
+  return sum;
+}
 
 std::unique_ptr<Family> make_family(const Json& config) {
   std::string given, supported;

@@ -145,10 +145,10 @@ class Loader {
       const std::span<float> place = rest.first(static_cast<size_t>(spec.size));
       rest = rest.subspan(place.size());
       if (source_.synthetic) {
-        // Norm weights of 1 leave the normed activations as they are; biases of 0 add nothing.
-        std::fill(place.begin(), place.end(), spec.names.front().ends_with(".bias") ? 0.0f : 1.0f);
+        std::fill(place.begin(), place.end(), spec.form.synthetic);
       } else {
         convert_to_f32(*plan_.vectors[i], place);
+        for (float& value : place) value = (value + spec.form.add) * spec.form.multiply;
       }
     }
   }

@@ -44,7 +44,7 @@ void check_columns(const std::string& module, FormatId format, int64_t cols) {
 
 FormatId synthetic_experts(const QuantizationRules& rules, const ExpertLayerSpec& spec,
                            const ExpertGeometry& geometry) {
-  const std::string first = spec.prefix + "0.";
+  const std::string first = spec.prefixes.front() + "0.";
   const FormatId format = rules.format_of(first + spec.gate);
   for (const std::string& part : {spec.up, spec.down}) {
     if (rules.format_of(first + part) == format) continue;
@@ -100,7 +100,8 @@ void lay_out(const Formats& found, const ModelGeometry& geometry, WeightPlan& pl
     formats.dense_bytes_per_token += spec.cols * int64_t{sizeof(bf16)};
   }
   for (const FormatId format : found.experts) {
-    const ExpertLayout layout = expert_layout(format, geometry.expert.hidden, geometry.expert.intermediate);
+    const ExpertLayout layout =
+        expert_layout(format, geometry.expert.hidden, geometry.expert.intermediate, geometry.expert.form);
     plan.expert_layouts.push_back(layout);
     formats.expert_bytes_max = std::max(formats.expert_bytes_max, layout.bytes);
     formats.expert_bytes_total += layout.bytes * geometry.expert.experts;

@@ -17,17 +17,33 @@ namespace {
 class MoeSites final : public Backend {
  public:
   explicit MoeSites(size_t layers) : sites(layers) {}
-  void embed(TableId, Slot) override {}
+  void embed(const EmbedSpec&) override {}
   void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
   void linear_add(Slot, const Linear&) override {}
   void attention(const AttentionSpec&) override {}
-  void silu_mul(Slot, Slot, Slot) override {}
-  void moe(const MoeSpec& spec, Slot residual) override {
-    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, residual};
-  }
-  void logits(Slot, const Norm&, MatrixId) override {}
-  std::vector<MoeCallSite> sites;
+  void glu(const GluSpec&) override {}
+  void moe(const MoeSpec& spec) override { sites.at(static_cast<size_t>(spec.moe_layer)) = spec; }
+  void logits(const LogitsSpec&) override {}
+  void norm(Slot, const Norm&, Slot) override {}
+  void add(const AddSpec&) override {}
+  void delta_net(const DeltaNetSpec&) override {}
+  std::vector<MoeSpec> sites;
 };
+
+// A family is written once for all devices, but a device may lack operations that it needs.
+void require_on_cuda(const std::string& name) {
+  std::string listed;
+  for (const FamilyDesc& family : families()) {
+    if (!family.on_cuda) continue;
+    if (family.model_type == name) return;
+    listed += (listed.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  throw Error(ErrorKind::kUsage, {.what = "the device cuda cannot run this kind of model yet",
+                                  .value = name,
+                                  .allowed = listed,
+                                  .action = "use --device host",
+                                  .path = "--device"});
+}
 
 }  // namespace
 
@@ -55,6 +71,7 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
         config.promote_bytes_per_layer, config.cache_policy, config.look_ahead, config.max_prefetches_per_layer};
     const int distinct = max_distinct_experts(geometry(), config);
     if (config.device == Device::kCuda) {
+      require_on_cuda(geometry().family);
       if (model.on_device == nullptr) model.on_device = upload_weights(*model.weights);
       serve = make_cuda_backend({parts, kernels, config, model.on_device, distinct});
     } else {

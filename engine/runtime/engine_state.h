@@ -48,9 +48,9 @@ struct Engine::State {
   int64_t last_logits_rows = 0;
   EngineCounters counters;  // of steps; the backend adds its own
 
-  std::vector<MoeCallSite> moe_sites;  // per MoE layer
-  std::vector<int32_t> probe_ids;      // (max_batch)
-  std::vector<TokenRun> probe_runs;    // (max_batch)
+  std::vector<MoeSpec> moe_sites;    // per MoE layer
+  std::vector<int32_t> probe_ids;    // (max_batch)
+  std::vector<TokenRun> probe_runs;  // (max_batch)
 };
 
 }  // namespace ft

@@ -22,7 +22,7 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
 
 KvShape kv_shape(const BackendParts& parts) {
   const ModelGeometry& geometry = parts.family.geometry();
-  return {geometry.kv_layers, parts.sequences, parts.max_context, geometry.kv_heads, geometry.head_dim};
+  return {geometry.kv, parts.sequences, parts.max_context};
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
                          int64_t slots, int max_distinct)
     : parts_(parts),
       kernels_(kernels),
-      rope_(parts.family.make_rope(parts.max_context)),
+      ropes_(parts.family.make_ropes(parts.max_context)),
       buffers_(parts.family, parts.max_tokens),
       packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
       normed_(parts.max_tokens, parts.family.geometry().hidden),
@@ -80,15 +80,14 @@ void HostBackend::dense_step(const StepTokens& tokens, const StepBatch& batch) {
 }
 
 void HostBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                             std::span<const MoeCallSite> sites) {
+                             std::span<const MoeSpec> sites) {
   const FlushDenormals flush;
   tokens_ = &tokens;
   placement_ = MoePlacement::kGiven;
   for (const LayerPlan& plan : plans) {
     given_ = &plan;
     slots_dirty_ = slots_dirty_ || !given_->fetches.empty() || !given_->promotions.empty();
-    const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
-    moe(site.spec, site.residual);
+    moe(sites[static_cast<size_t>(plan.layer)]);
   }
 }
 
@@ -117,14 +116,15 @@ void HostBackend::for_rows(int64_t rows, int64_t work_per_row, F&& f) {
   });
 }
 
-void HostBackend::embed(TableId table, Slot to) {
-  const EmbeddingTable& embedding = parts_.weights[table];
-  const RowBuffer<float>& target = buffers_[to];
+void HostBackend::embed(const EmbedSpec& spec) {
+  const EmbeddingTable& embedding = parts_.weights[spec.table];
+  const RowBuffer<float>& target = buffers_[spec.to];
+  const float scale = round_to_bf16(spec.scale);
   for_rows(tokens_->count(), embedding.width, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       const bf16* row = embedding.rows + tokens_->ids[static_cast<size_t>(token)] * embedding.width;
       float* out = target.row(token);
-      for (int64_t i = 0; i < embedding.width; ++i) out[i] = to_float(row[i]);
+      for (int64_t i = 0; i < embedding.width; ++i) out[i] = to_float(row[i]) * scale;
     }
   });
 }
@@ -227,9 +227,10 @@ void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t
   args.head_dim = spec.head_dim;
   args.w = norm.index >= 0 ? parts_.weights[norm].data() : nullptr;
   args.eps = spec.norm_eps;
-  args.cos = rope_.cos.data() + position * rope_.half;
-  args.sin = rope_.sin.data() + position * rope_.half;
-  args.rotary_half = rope_.half;
+  const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
+  args.cos = rope.cos.data() + position * rope.half;
+  args.sin = rope.sin.data() + position * rope.half;
+  args.rotary_half = rope.half;
   kernels_.head_norm_rope(args);
   if (query) {
     for (int64_t i = 0; i < spec.head_dim; ++i) x[i] = round_to_bf16(x[i]);
@@ -248,7 +249,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   args.q = buffers_[Slot::kQuery].row(token) + first * spec.head_dim;
   args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
   args.v = kv_.values(spec.kv_layer, sequence, kv_head);
-  args.kv_stride = kv_.stride();
+  args.kv_stride = kv_.stride(spec.kv_layer);
   args.length = tokens_->position[index] + 1;
   args.begin = spec.window > 0 ? std::max<int64_t>(0, args.length - spec.window) : 0;
   args.head_dim = spec.head_dim;
@@ -278,11 +279,12 @@ void HostBackend::attention(const AttentionSpec& spec) {
   if (placement_ == MoePlacement::kDecode) attention_seconds_ += now_seconds() - begin;
 }
 
-void HostBackend::silu_mul(Slot gate, Slot up, Slot to) {
-  const RowBuffer<float>&g = buffers_[gate], &u = buffers_[up], &y = buffers_[to];
-  const int64_t cols = std::min(g.width(), u.width());
-  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) kernels_.silu_mul({g.row(row), u.row(row), y.row(row), cols});
+void HostBackend::glu(const GluSpec& spec) {
+  const RowBuffer<float>&g = buffers_[spec.gate], &u = buffers_[spec.up], &y = buffers_[spec.to];
+  for_rows(tokens_->count(), spec.width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels_.glu({g.row(row), u.row(row), y.row(row), spec.width, spec.glu});
+    }
   });
 }
 
@@ -295,13 +297,13 @@ void HostBackend::add_product(Slot into) {
 }
 
 // Best experts of the packed rows by a router.
-void HostBackend::route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights) {
+void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) {
   const int64_t rows = tokens_->count();
-  const PackedMatrix& matrix = parts_.weights[router];
+  const PackedMatrix& matrix = parts_.weights[router.weight];
   multiply_split(matrix, rows, router_logits_);
   for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, spec.renormalize,
+      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, router.renormalize,
                              router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
     }
   });
@@ -311,25 +313,25 @@ void HostBackend::route(const MoeSpec& spec, MatrixId router, int32_t* ids, floa
 std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
   // A probe's given plans too: the router takes its time there, and what it predicts is not copied.
   const bool decodes = placement_ == MoePlacement::kDecode || placement_ == MoePlacement::kGiven;
-  if (look_ahead_ == LookAhead::kOff || !decodes || spec.next_router.index < 0) return {};
+  if (look_ahead_ == LookAhead::kOff || !decodes || spec.next_router.weight.index < 0) return {};
   const int64_t rows = tokens_->count();
   int count = top_k_;
   if (parts_.hooks.forced()) {
     count = parts_.hooks.predictions();
     parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
   } else {
-    route(spec, spec.next_router, predicted_ids_.data(), weights_.data());
+    route(spec.next_router, predicted_ids_.data(), weights_.data());
   }
   parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
   return predicted_.merge(
       rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
 }
 
-void HostBackend::moe(const MoeSpec& spec, Slot residual) {
+void HostBackend::moe(const MoeSpec& spec) {
   const int64_t rows = tokens_->count();
-  pack(normed(residual, spec.norm), rows, parts_.weights[spec.router].layout.cols);
+  pack(normed(spec.from, spec.norm), rows, parts_.weights[spec.router.weight].layout.cols);
   const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
-  route(spec, spec.router, ids_.data(), weights_.data());
+  route(spec.router, ids_.data(), weights_.data());
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
@@ -346,23 +348,23 @@ void HostBackend::moe(const MoeSpec& spec, Slot residual) {
   call.given = given_;
   call.predicted = predicted;
   moe_layer_.run(call);
-  add_product(residual);
+  add_product(spec.to);
 }
 
-void HostBackend::logits(Slot from, const Norm& norm, MatrixId head) {
-  const std::span<const float> w = parts_.weights[norm.weight];
+void HostBackend::logits(const LogitsSpec& spec) {
+  const std::span<const float> w = parts_.weights[spec.norm.weight];
   const auto cols = static_cast<int64_t>(w.size());
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   if (rows == 0) return;
-  const RowBuffer<float>& source = buffers_[from];
+  const RowBuffer<float>& source = buffers_[spec.from];
   for_rows(rows, cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* x = source.row(tokens_->logits_tokens[static_cast<size_t>(row)]);
-      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), norm.eps});
+      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), spec.norm.eps});
     }
   });
   pack(head_input_, rows, cols);
-  multiply_split(parts_.weights[head], rows, logits_);
+  multiply_split(parts_.weights[spec.head], rows, logits_);
 }
 
 void HostBackend::add_counters(EngineCounters& counters) const {

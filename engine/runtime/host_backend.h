@@ -26,8 +26,7 @@ class HostBackend final : public ServeBackend {
 
   void step(const StepTokens& tokens, const StepBatch& batch) override;
   void dense_step(const StepTokens& tokens, const StepBatch& batch) override;
-  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                  std::span<const MoeCallSite> sites) override;
+  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans, std::span<const MoeSpec> sites) override;
   const float* logits_rows() const override { return logits_.row(0); }
 
   SlotTable::Content cache_content() const override { return slots_.table().content(); }
@@ -37,13 +36,13 @@ class HostBackend final : public ServeBackend {
   }
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
 
-  void embed(TableId table, Slot to) override;
+  void embed(const EmbedSpec& spec) override;
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
-  void silu_mul(Slot gate, Slot up, Slot to) override;
-  void moe(const MoeSpec& spec, Slot residual) override;
-  void logits(Slot from, const Norm& norm, MatrixId head) override;
+  void glu(const GluSpec& spec) override;
+  void moe(const MoeSpec& spec) override;
+  void logits(const LogitsSpec& spec) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -58,14 +57,14 @@ class HostBackend final : public ServeBackend {
   void pack(const RowBuffer<float>& from, int64_t rows, int64_t cols);
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
-  void route(const MoeSpec& spec, MatrixId router, int32_t* ids, float* weights);
+  void route(const RouterSpec& router, int32_t* ids, float* weights);
   std::span<const int> predict_next(const MoeSpec& spec);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
 
   BackendParts parts_;
   const KernelTable& kernels_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;
   ActivationBuffers buffers_;
   RowBuffer<uint32_t> packed_;         // (max_tokens) activations of the product at hand
   RowBuffer<float> normed_, product_;  // (max_tokens, hidden)

@@ -22,43 +22,47 @@ void store(const float* from, Element* to, int64_t count) {
 }  // namespace
 
 template <class Element>
-KvCache<Element>::KvCache(const KvShape& shape, WorkerPool* pool)
-    : shape_(shape),
-      memory_(int64_t{shape.kv_layers} * shape.sequences * shape.positions * 2 * shape.kv_heads * shape.head_dim *
-                  static_cast<int64_t>(sizeof(Element)),
-              pool) {}
+KvCache<Element>::KvCache(const KvShape& shape, WorkerPool* pool) : shape_(shape) {
+  int64_t elements = 0;
+  for (const KvLayer& layer : shape.layers) {
+    begins_.push_back(elements);
+    elements += layer.elements() * shape.sequences * shape.positions;
+  }
+  memory_ = HostBuffer(elements * static_cast<int64_t>(sizeof(Element)), pool);
+}
 
 template <class Element>
 int64_t KvCache<Element>::offset(int kv_layer, int sequence) const {
-  return (int64_t{kv_layer} * shape_.sequences + sequence) * shape_.positions * stride();
+  return begins_[static_cast<size_t>(kv_layer)] + sequence * shape_.positions * stride(kv_layer);
 }
 
 template <class Element>
 const Element* KvCache<Element>::keys(int kv_layer, int sequence, int64_t kv_head) const {
-  return memory_.as<Element>() + offset(kv_layer, sequence) + kv_head * shape_.head_dim;
+  return memory_.as<Element>() + offset(kv_layer, sequence) + kv_head * layer(kv_layer).head_dim;
 }
 
 template <class Element>
 const Element* KvCache<Element>::values(int kv_layer, int sequence, int64_t kv_head) const {
-  return keys(kv_layer, sequence, shape_.kv_heads + kv_head);
+  return keys(kv_layer, sequence, layer(kv_layer).kv_heads + kv_head);
 }
 
 template <class Element>
 void KvCache<Element>::append(int kv_layer, int sequence, int64_t position, int64_t kv_head, const float* key,
                               const float* value) {
-  Element* row = memory_.as<Element>() + offset(kv_layer, sequence) + position * stride();
-  store(key, row + kv_head * shape_.head_dim, shape_.head_dim);
-  store(value, row + (shape_.kv_heads + kv_head) * shape_.head_dim, shape_.head_dim);
+  const KvLayer& shape = layer(kv_layer);
+  Element* row = memory_.as<Element>() + offset(kv_layer, sequence) + position * stride(kv_layer);
+  store(key, row + kv_head * shape.head_dim, shape.head_dim);
+  store(value, row + (shape.kv_heads + kv_head) * shape.head_dim, shape.head_dim);
 }
 
 template <class Element>
 void KvCache<Element>::copy_sequence(int sequence, const KvCache& from, int from_sequence, int64_t length) {
-  FT_CHECK(shape_.kv_layers == from.shape_.kv_layers && stride() == from.stride());
+  FT_CHECK(shape_.layers == from.shape_.layers);
   FT_CHECK(sequence >= 0 && sequence < shape_.sequences && length <= shape_.positions);
   FT_CHECK(from_sequence >= 0 && from_sequence < from.shape_.sequences && length <= from.shape_.positions);
-  for (int layer = 0; layer < shape_.kv_layers; ++layer) {
-    std::copy_n(from.memory_.template as<Element>() + from.offset(layer, from_sequence), length * stride(),
-                memory_.as<Element>() + offset(layer, sequence));
+  for (int index = 0; index < static_cast<int>(shape_.layers.size()); ++index) {
+    std::copy_n(from.memory_.template as<Element>() + from.offset(index, from_sequence), length * stride(index),
+                memory_.as<Element>() + offset(index, sequence));
   }
 }
 

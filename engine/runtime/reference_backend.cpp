@@ -34,7 +34,20 @@ void rmsnorm_row(const float* x, const float* w, float eps, int64_t cols, float*
   for (int64_t i = 0; i < cols; ++i) y[i] = static_cast<float>(x[i] * scale * (w != nullptr ? w[i] : 1.0f));
 }
 
-float silu(float x) { return x / (1.0f + std::exp(-x)); }
+// kernels/ops/glu.h with std::exp.
+float glu_value(const Glu& how, float g, float u) {
+  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
+    g = std::min(g, how.limit);
+    u = std::clamp(u, -how.limit, how.limit);
+  }
+  float s = g;
+  if (how.kind == GluKind::kGeluTanh) s = kGeluTwiceScale * (g + kGeluCubic * g * g * g);
+  if (how.kind == GluKind::kOss) {
+    s = kOssAlpha * g;
+    u += 1.0f;
+  }
+  return g / (1.0f + std::exp(-s)) * u;
+}
 
 void decode(const PackedMatrix& matrix, int64_t row, float* out) {
   format_info(matrix.layout.format).decode_row(matrix.layout, matrix.data, row, out);
@@ -54,7 +67,7 @@ void split(WorkerPool& pool, int64_t count, F&& f) {
 
 ReferenceBackend::ReferenceBackend(const BackendParts& parts)
     : parts_(parts),
-      rope_(parts.family.make_rope(parts.max_context)),
+      ropes_(parts.family.make_ropes(parts.max_context)),
       buffers_(parts.family, parts.max_tokens),
       normed_(parts.max_tokens, parts.family.geometry().hidden),
       product_(parts.max_tokens, parts.family.geometry().hidden),
@@ -62,9 +75,8 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       logits_(parts.logits_rows, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
       decoded_(parts.pool.threads() * 2, widest_input(parts)),
-      scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().head_dim),
-      kv_({parts.family.geometry().kv_layers, parts.sequences, parts.max_context, parts.family.geometry().kv_heads,
-           parts.family.geometry().head_dim}),
+      scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
+      kv_({parts.family.geometry().kv, parts.sequences, parts.max_context}),
       top_k_(parts.family.geometry().expert.top_k),
       pairs_(parts.family.geometry().expert.experts, top_k_, parts.max_tokens),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
@@ -72,11 +84,12 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       activated_(parts.max_tokens * top_k_, parts.family.geometry().expert.intermediate),
       outputs_(parts.max_tokens * top_k_, parts.family.geometry().expert.hidden) {}
 
-void ReferenceBackend::embed(TableId table, Slot to) {
-  const EmbeddingTable& embedding = parts_.weights[table];
+void ReferenceBackend::embed(const EmbedSpec& spec) {
+  const EmbeddingTable& embedding = parts_.weights[spec.table];
   for (int64_t token = 0; token < tokens_->count(); ++token) {
     const bf16* row = embedding.rows + tokens_->ids[static_cast<size_t>(token)] * embedding.width;
-    std::transform(row, row + embedding.width, buffers_[to].row(token), to_float);
+    std::transform(row, row + embedding.width, buffers_[spec.to].row(token),
+                   [&](bf16 value) { return to_float(value) * spec.scale; });
   }
 }
 
@@ -131,12 +144,13 @@ void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, in
   float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   if (norm.index >= 0) rmsnorm_row(x, parts_.weights[norm].data(), spec.norm_eps, spec.head_dim, x);
-  const float* cos = rope_.cos.data() + tokens_->position[index] * rope_.half;
-  const float* sin = rope_.sin.data() + tokens_->position[index] * rope_.half;
-  for (int64_t j = 0; j < rope_.half; ++j) {
-    const float a = x[j], b = x[j + rope_.half];
+  const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
+  const float* cos = rope.cos.data() + tokens_->position[index] * rope.half;
+  const float* sin = rope.sin.data() + tokens_->position[index] * rope.half;
+  for (int64_t j = 0; j < rope.half; ++j) {
+    const float a = x[j], b = x[j + rope.half];
     x[j] = a * cos[j] - b * sin[j];
-    x[j + rope_.half] = b * cos[j] + a * sin[j];
+    x[j + rope.half] = b * cos[j] + a * sin[j];
   }
   if (query) return;
   const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
@@ -149,18 +163,19 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   const float* q = buffers_[Slot::kQuery].row(token) + head * spec.head_dim;
   const float* keys = kv_.keys(spec.kv_layer, tokens_->sequence[index], kv_head);
   const float* values = kv_.values(spec.kv_layer, tokens_->sequence[index], kv_head);
+  const int64_t stride = kv_.stride(spec.kv_layer);
   const int64_t length = tokens_->position[index] + 1;
   const int64_t begin = spec.window > 0 ? std::max<int64_t>(0, length - spec.window) : 0;
   double largest = -HUGE_VAL, sum = 0;
   for (int64_t t = begin; t < length; ++t) {
-    scores[t] = dot(q, keys + t * kv_.stride(), spec.head_dim) * static_cast<double>(spec.scale);
+    scores[t] = dot(q, keys + t * stride, spec.head_dim) * static_cast<double>(spec.scale);
     largest = std::max(largest, scores[t]);
   }
   for (int64_t t = begin; t < length; ++t) sum += scores[t] = std::exp(scores[t] - largest);
   double* mixed = scores + parts_.max_context;  // (head_dim)
   std::fill_n(mixed, spec.head_dim, 0.0);
   for (int64_t t = begin; t < length; ++t) {
-    const float* value = values + t * kv_.stride();
+    const float* value = values + t * stride;
     for (int64_t d = 0; d < spec.head_dim; ++d) mixed[d] += scores[t] * static_cast<double>(value[d]);
   }
   float* out = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
@@ -175,19 +190,17 @@ void ReferenceBackend::attention(const AttentionSpec& spec) {
         [&](int64_t task, int worker) { attend(spec, task / spec.heads, task % spec.heads, scores_.row(worker)); });
 }
 
-void ReferenceBackend::silu_mul(Slot gate, Slot up, Slot to) {
-  const RowBuffer<float>&g = buffers_[gate], &u = buffers_[up], &y = buffers_[to];
+void ReferenceBackend::glu(const GluSpec& spec) {
+  const RowBuffer<float>&g = buffers_[spec.gate], &u = buffers_[spec.up], &y = buffers_[spec.to];
   for (int64_t token = 0; token < tokens_->count(); ++token) {
-    for (int64_t i = 0; i < std::min(g.width(), u.width()); ++i) {
-      y.row(token)[i] = silu(g.row(token)[i]) * u.row(token)[i];
-    }
+    for (int64_t i = 0; i < spec.width; ++i) y.row(token)[i] = glu_value(spec.glu, g.row(token)[i], u.row(token)[i]);
   }
 }
 
 // Softmax over all experts, the top_k largest, ties to the lower index.
-void ReferenceBackend::route(const MoeSpec& spec, int64_t token) {
+void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
   float* p = router_logits_.row(token);
-  const int64_t experts = parts_.weights[spec.router].layout.rows;
+  const int64_t experts = parts_.weights[router.weight].layout.rows;
   const float largest = *std::max_element(p, p + experts);
   double sum = 0;
   for (int64_t i = 0; i < experts; ++i) sum += p[i] = std::exp(p[i] - largest);
@@ -201,7 +214,7 @@ void ReferenceBackend::route(const MoeSpec& spec, int64_t token) {
     chosen += static_cast<double>(weights[slot]);
     p[ids[slot]] = -1.0f;  // below every probability
   }
-  if (!spec.renormalize) return;
+  if (!router.renormalize) return;
   for (int slot = 0; slot < top_k_; ++slot) weights[slot] = static_cast<float>(weights[slot] / chosen);
 }
 
@@ -214,7 +227,7 @@ void ReferenceBackend::gate_up_row(const ExpertLayout& layout, int expert, int64
   for (const int64_t pair : pairs_.of(expert)) {
     const float* input = x.row(pair / top_k_);
     const auto g = static_cast<float>(dot(gate, input, layout.hidden));
-    activated_.row(pair)[row] = silu(g) * static_cast<float>(dot(up, input, layout.hidden));
+    activated_.row(pair)[row] = glu_value(layout.glu, g, static_cast<float>(dot(up, input, layout.hidden)));
   }
 }
 
@@ -226,11 +239,11 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
   }
 }
 
-void ReferenceBackend::moe(const MoeSpec& spec, Slot residual) {
-  const RowBuffer<float>& x = normed(residual, spec.norm);
+void ReferenceBackend::moe(const MoeSpec& spec) {
+  const RowBuffer<float>& x = normed(spec.from, spec.norm);
   moe_index_ = spec.moe_layer;
-  multiply(parts_.weights[spec.router], x, tokens_->count(), router_logits_);
-  for (int64_t token = 0; token < tokens_->count(); ++token) route(spec, token);
+  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_);
+  for (int64_t token = 0; token < tokens_->count(); ++token) route(spec.router, token);
   parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
   pairs_.group(ids_.data(), tokens_->count());
   const ExpertLayout& layout = parts_.weights.bank.layout(moe_index_);
@@ -253,17 +266,17 @@ void ReferenceBackend::moe(const MoeSpec& spec, Slot residual) {
       out[i] = static_cast<float>(sum);
     }
   }
-  add_product(residual);
+  add_product(spec.to);
 }
 
-void ReferenceBackend::logits(Slot from, const Norm& norm, MatrixId head) {
-  const std::span<const float> w = parts_.weights[norm.weight];
+void ReferenceBackend::logits(const LogitsSpec& spec) {
+  const std::span<const float> w = parts_.weights[spec.norm.weight];
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   for (int64_t row = 0; row < rows; ++row) {
-    rmsnorm_row(buffers_[from].row(tokens_->logits_tokens[static_cast<size_t>(row)]), w.data(), norm.eps,
+    rmsnorm_row(buffers_[spec.from].row(tokens_->logits_tokens[static_cast<size_t>(row)]), w.data(), spec.norm.eps,
                 static_cast<int64_t>(w.size()), head_input_.row(row));
   }
-  multiply(parts_.weights[head], head_input_, rows, logits_);
+  multiply(parts_.weights[spec.head], head_input_, rows, logits_);
 }
 
 }  // namespace ft

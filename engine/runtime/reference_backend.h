@@ -26,13 +26,13 @@ class ReferenceBackend final : public StepBackend {
   }
   const float* logits_rows() const override { return logits_.row(0); }
 
-  void embed(TableId table, Slot to) override;
+  void embed(const EmbedSpec& spec) override;
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
-  void silu_mul(Slot gate, Slot up, Slot to) override;
-  void moe(const MoeSpec& spec, Slot residual) override;
-  void logits(Slot from, const Norm& norm, MatrixId head) override;
+  void glu(const GluSpec& spec) override;
+  void moe(const MoeSpec& spec) override;
+  void logits(const LogitsSpec& spec) override;
 
  private:
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
@@ -44,13 +44,13 @@ class ReferenceBackend final : public StepBackend {
   }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
-  void route(const MoeSpec& spec, int64_t token);
+  void route(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
   void down_row(const ExpertLayout& layout, int expert, int64_t row, int worker);
   float* decoded(int worker, int index) { return decoded_.row(worker * 2 + index); }
 
   BackendParts parts_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;
   ActivationBuffers buffers_;
   RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
   RowBuffer<float> head_input_, logits_, router_logits_;

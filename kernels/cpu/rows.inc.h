@@ -1,8 +1,8 @@
 // Bodies of the row operations (kernels/ops/rows.h). Include after a vector vocabulary.
 #pragma once
 
-#include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/flush.inc.h"
+#include "kernels/cpu/glu.inc.h"
 #include "kernels/ops/rows.h"
 
 namespace ft::FT_ISA_NAMESPACE {
@@ -59,10 +59,12 @@ FT_KERNEL_BODY void head_norm_rope_body(const HeadNormRopeArgs& args) {
   }
 }
 
-FT_KERNEL_BODY void silu_mul_body(const SiluMulArgs& args) {
+FT_KERNEL_BODY void glu_body(const GluArgs& args) {
   for_lanes(
-      args.count, [&](int64_t i) { store(args.y + i, mul(silu(load(args.gate + i)), load(args.up + i))); },
-      [&](int64_t i, int n) { store_n(args.y + i, mul(silu(load_n(args.gate + i, n)), load_n(args.up + i, n)), n); });
+      args.count, [&](int64_t i) { store(args.y + i, glu(args.glu, load(args.gate + i), load(args.up + i))); },
+      [&](int64_t i, int n) {
+        store_n(args.y + i, glu(args.glu, load_n(args.gate + i, n), load_n(args.up + i, n)), n);
+      });
 }
 
 FT_KERNEL_BODY void add_body(const AddArgs& args) {
@@ -90,9 +92,9 @@ void head_norm_rope(const HeadNormRopeArgs& args) {
   const FlushScope flush;
   head_norm_rope_body(args);
 }
-void silu_mul(const SiluMulArgs& args) {
+void glu(const GluArgs& args) {
   const FlushScope flush;
-  silu_mul_body(args);
+  glu_body(args);
 }
 void add(const AddArgs& args) {
   const FlushScope flush;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/base/bf16.h"
+#include "kernels/ops/glu.h"
 
 namespace ft {
 
@@ -42,15 +43,6 @@ struct HeadNormRopeArgs {
   int64_t rotary_half = 0;
 };
 using HeadNormRopeFn = void (*)(const HeadNormRopeArgs&);
-
-// y = silu(gate) * up, elementwise: (g / (1 + exp(-g))) * u with kernels/ops/exp.h. y may be gate or up.
-struct SiluMulArgs {
-  const float* gate = nullptr;
-  const float* up = nullptr;
-  float* y = nullptr;
-  int64_t count = 0;
-};
-using SiluMulFn = void (*)(const SiluMulArgs&);
 
 // x += y, elementwise. y may be x.
 struct AddArgs {

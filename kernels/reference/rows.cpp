@@ -36,8 +36,8 @@ void head_norm_rope(const HeadNormRopeArgs& args) {
   }
 }
 
-void silu_mul(const SiluMulArgs& args) {
-  for (int64_t i = 0; i < args.count; ++i) args.y[i] = mul(silu(args.gate[i]), args.up[i]);
+void glu(const GluArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) args.y[i] = glu(args.glu, args.gate[i], args.up[i]);
 }
 
 void add(const AddArgs& args) {

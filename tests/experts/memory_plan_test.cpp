@@ -31,10 +31,8 @@ ModelGeometry geometry_of(int layers, int experts, int top_k, int64_t hidden) {
   geometry.hidden = hidden;
   geometry.vocab = 32000;
   geometry.max_positions = 32768;
-  geometry.kv_layers = layers;
-  geometry.kv_heads = 4;
-  geometry.head_dim = 64;
-  geometry.heads = 16;
+  geometry.kv.assign(static_cast<size_t>(layers), {4, 64});
+  geometry.widest_heads = 16 * 64;
   return geometry;
 }
 
@@ -340,9 +338,8 @@ TEST_CASE("the default prefill chunk takes at most its share of a GPU, and no mo
     if (own == 64) continue;
     EngineConfig config = c.config;
     config.prefill_chunk = own;
-    const int64_t left = bytes - c.formats.dense_bytes -
-                         2 * c.geometry.kv_layers * c.geometry.kv_heads * c.geometry.head_dim * 2 * config.max_batch *
-                             config.max_context;
+    const int64_t left =
+        bytes - c.formats.dense_bytes - c.geometry.kv_bytes_per_token() * config.max_batch * config.max_context;
     CHECK(activation_bytes(c.geometry, config) <= left / kPrefillShare);
   }
   CHECK(last == kDefaultPrefillChunk);
@@ -358,9 +355,10 @@ TEST_CASE("absurd sizes neither overflow nor start") {
   Case c = plain_case();
   c.geometry = geometry_of(kMaxLayers, kMaxExperts, kMaxTopK, int64_t{1} << 24);
   c.geometry.vocab = int64_t{1} << 24;
-  c.geometry.heads = 1 << 20;
-  c.geometry.kv_heads = int64_t{1} << 24;
-  c.geometry.head_dim = int64_t{1} << 24;
+  c.geometry.widest_heads = int64_t{1} << 24;
+  c.geometry.slot_floats = int64_t{1} << 24;
+  c.geometry.state_floats = kHuge / 4;
+  c.geometry.kv.assign(kMaxLayers, {int64_t{1} << 24, int64_t{1} << 24});
   c.geometry.max_positions = kHuge;
   c.config.max_context = kHuge;
   c.config.max_batch = kMaxBatch;

@@ -15,7 +15,7 @@
 namespace ft::reference {
 void rmsnorm(const RmsnormArgs& args);
 void head_norm_rope(const HeadNormRopeArgs& args);
-void silu_mul(const SiluMulArgs& args);
+void glu(const GluArgs& args);
 void merge(const MergeArgs& args);
 void router_top_k(const RouterTopKArgs& args);
 void attention(const AttentionArgs& args);
@@ -132,16 +132,45 @@ TEST_CASE("rmsnorm and rotation: the formula in double") {
   for (int i = 0; i < 5; ++i) CHECK(std::fabs(x[i] - expected[i]) <= 4 * kEps * 3);
 }
 
-TEST_CASE("silu and merge: the formula in double") {
-  Random random(kSeed);
-  for (int i = 0; i < 20000; ++i) {
-    const auto g = static_cast<float>(10 * random.normal());
-    const auto u = static_cast<float>(random.normal());
-    float y = 0;
-    reference::silu_mul({&g, &u, &y, 1});
-    const double exact = g / (1 + std::exp(-static_cast<double>(g))) * u;
-    REQUIRE(std::fabs(y - exact) <= (kExpError + 4 * kEps) * std::fabs(exact));
+// As transformers writes the activations, in double.
+double exact_glu(const Glu& how, double g, double u) {
+  const double limit = how.limit;
+  switch (how.kind) {
+    case GluKind::kSilu:
+      break;
+    case GluKind::kSiluClamped:
+      g = std::min(g, limit);
+      u = std::clamp(u, -limit, limit);
+      break;
+    case GluKind::kGeluTanh:
+      return 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+    case GluKind::kOss:
+      g = std::min(g, limit);
+      u = std::clamp(u, -limit, limit);
+      return g / (1 + std::exp(-1.702 * g)) * (u + 1);
   }
+  return g / (1 + std::exp(-g)) * u;
+}
+
+TEST_CASE("gated linear units: the formula in double") {
+  Random random(kSeed);
+  for (const Glu how :
+       {Glu{GluKind::kSilu, 0}, Glu{GluKind::kSiluClamped, 3}, Glu{GluKind::kGeluTanh, 0}, Glu{GluKind::kOss, 7}}) {
+    for (int i = 0; i < 20000; ++i) {
+      const auto g = static_cast<float>(10 * random.normal());
+      const auto u = static_cast<float>(5 * random.normal());
+      float y = 0;
+      reference::glu({&g, &u, &y, 1, how});
+      const double exact = exact_glu(how, g, u);
+      // exp's argument is rounded; below its range exp stays at e^-87, and the gelu there is 0.
+      const double size = std::fabs(exact) * (1 + 4 * std::fabs(static_cast<double>(g) * g));
+      REQUIRE(std::fabs(y - exact) <= (kExpError + 8 * kEps) * size + 1e-30);
+    }
+  }
+}
+
+TEST_CASE("merge: the formula in double") {
+  Random random(kSeed);
   const int64_t slots = 8, cols = 50;
   std::vector<float> y(slots * cols), weight(slots), out(cols);
   fill(random, Values::kNormal, y.data(), slots * cols);

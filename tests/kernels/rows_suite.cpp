@@ -82,22 +82,27 @@ FT_OP_CASE(kHeadNormRope, head_norm_rope_equals_reference) {
   });
 }
 
-FT_OP_CASE(kSiluMul, silu_mul_equals_reference_in_place_too) {
-  in_both_flush_modes<SiluMulFn>(variant, reference_kernel, [](SiluMulFn fn, SiluMulFn reference) {
+FT_OP_CASE(kGlu, glu_equals_reference_in_place_too) {
+  in_both_flush_modes<GluFn>(variant, reference_kernel, [](GluFn fn, GluFn reference) {
     Random random(kSeed);
-    for (const int64_t count : widths()) {
-      for (const Values kind : test::kAllValues) {
-        Guarded<float> gate(count), up(count), expected(count), got(count);
-        fill(random, kind, gate.data(), count);
-        fill(random, kind, up.data(), count);
-        for (int64_t i = 0; i < count; i += 3)
-          gate[i] = static_cast<float>(40.0 * random.normal());  // exp's whole range
-        reference({gate.data(), up.data(), expected.data(), count});
-        fn({gate.data(), up.data(), got.data(), count});
-        REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
-        fn({gate.data(), up.data(), gate.data(), count});
-        REQUIRE(first_difference(expected.data(), gate.data(), count) == -1);
-        REQUIRE((got.intact() && gate.intact() && up.intact()));
+    for (const Glu how : {Glu{GluKind::kSilu, 0}, Glu{GluKind::kSiluClamped, 1.5f}, Glu{GluKind::kGeluTanh, 0},
+                          Glu{GluKind::kOss, 7}}) {
+      for (const int64_t count : widths()) {
+        for (const Values kind : test::kAllValues) {
+          Guarded<float> gate(count), up(count), expected(count), got(count);
+          fill(random, kind, gate.data(), count);
+          fill(random, kind, up.data(), count);
+          for (int64_t i = 0; i < count; i += 3)
+            gate[i] = static_cast<float>(40.0 * random.normal());  // exp's whole range
+          for (int64_t i = 1; i < count; i += 3)
+            up[i] = static_cast<float>(5.0 * random.normal());  // both sides of the limits
+          reference({gate.data(), up.data(), expected.data(), count, how});
+          fn({gate.data(), up.data(), got.data(), count, how});
+          REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+          fn({gate.data(), up.data(), gate.data(), count, how});
+          REQUIRE(first_difference(expected.data(), gate.data(), count) == -1);
+          REQUIRE((got.intact() && gate.intact() && up.intact()));
+        }
       }
     }
   });

@@ -19,7 +19,7 @@ using namespace ft::test;
 class Recorder final : public Backend {
  public:
   explicit Recorder(const WeightList& list) : list_(list) {}
-  void embed(TableId table, Slot to) override { line() << "embed " << table_name(table) << " > " << name(to); }
+  void embed(const EmbedSpec& spec) override { line() << "embed " << table_name(spec.table) << " > " << name(spec.to); }
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override {
     line() << "linear " << name(from);
     if (norm.weight.index >= 0) text_ << " by " << vector_name(norm.weight);
@@ -32,15 +32,16 @@ class Recorder final : public Backend {
     last_attention = spec;
     line() << "attention " << spec.kv_layer << " " << vector_name(spec.q_norm) << " " << vector_name(spec.k_norm);
   }
-  void silu_mul(Slot gate, Slot up, Slot to) override {
-    line() << "silu_mul " << name(gate) << " " << name(up) << " > " << name(to);
+  void glu(const GluSpec& spec) override {
+    line() << "glu " << spec.width << " " << name(spec.gate) << " " << name(spec.up) << " > " << name(spec.to);
   }
-  void moe(const MoeSpec& spec, Slot residual) override {
-    line() << "moe " << spec.moe_layer << " by " << vector_name(spec.norm.weight) << " " << matrix_name(spec.router)
-           << (spec.renormalize ? " renormalized " : " ") << "added to " << name(residual);
+  void moe(const MoeSpec& spec) override {
+    line() << "moe " << spec.moe_layer << " " << name(spec.from) << " by " << vector_name(spec.norm.weight) << " "
+           << matrix_name(spec.router.weight) << (spec.router.renormalize ? " renormalized " : " ")
+           << (spec.add ? "added to " : "> ") << name(spec.to);
   }
-  void logits(Slot from, const Norm& norm, MatrixId head) override {
-    line() << "logits " << name(from) << " " << vector_name(norm.weight) << " " << matrix_name(head);
+  void logits(const LogitsSpec& spec) override {
+    line() << "logits " << name(spec.from) << " " << vector_name(spec.norm.weight) << " " << matrix_name(spec.head);
   }
   std::string text() const { return text_.str(); }
   AttentionSpec last_attention;
@@ -48,7 +49,9 @@ class Recorder final : public Backend {
  private:
   std::ostream& line() { return text_ << "\n"; }
   static std::string name(Slot slot) {
-    static const char* const kNames[kSlotCount] = {"residual", "query", "key", "value", "attention", "gate", "up"};
+    static const char* const kNames[kSlotCount] = {"residual",   "query",       "key",        "value",  "attention",
+                                                   "gate",       "up",          "block",      "routed", "delta_mixed",
+                                                   "delta_gate", "delta_write", "delta_decay"};
     return kNames[static_cast<size_t>(slot)];
   }
   static std::string plain(std::string name) {
@@ -86,12 +89,12 @@ linear residual by 0.input_layernorm 0.self_attn.q_proj > query 0.self_attn.k_pr
 attention 0 0.self_attn.q_norm 0.self_attn.k_norm
 linear attention 0.self_attn.o_proj added to residual
 linear residual by 0.post_attention_layernorm 0.mlp.gate_proj > gate 0.mlp.up_proj > up
-silu_mul gate up > gate
+glu 6144 gate up > gate
 linear gate 0.mlp.down_proj added to residual
 linear residual by 1.input_layernorm 1.self_attn.q_proj > query 1.self_attn.k_proj > key 1.self_attn.v_proj > value
 attention 1 1.self_attn.q_norm 1.self_attn.k_norm
 linear attention 1.self_attn.o_proj added to residual
-moe 0 by 1.post_attention_layernorm 1.mlp.gate renormalized added to residual
+moe 0 residual by 1.post_attention_layernorm 1.mlp.gate renormalized added to residual
 logits residual model.norm model.embed_tokens)");
   CHECK(recorder.last_attention.heads == 4);
   CHECK(recorder.last_attention.kv_heads == 2);
