@@ -7,7 +7,9 @@
 
 namespace ft {
 
-using namespace reference_math;
+using reference_math::dot;
+using reference_math::rmsnorm_row;
+using reference_math::split;
 
 void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
   const auto index = static_cast<size_t>(token);

@@ -1,4 +1,4 @@
-// The arithmetic of the reference backend's files.
+// The arithmetic of the reference backend: what its files share.
 #pragma once
 
 #include <algorithm>
