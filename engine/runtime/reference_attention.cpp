@@ -7,7 +7,9 @@
 
 namespace ft {
 
-using namespace reference_math;
+using reference_math::dot;
+using reference_math::rmsnorm_row;
+using reference_math::split;
 
 void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
   const auto index = static_cast<size_t>(token);
@@ -42,6 +44,11 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   for (int64_t t = begin; t < length; ++t) {
     scores[t] = dot(q, keys + t * stride, spec.head_dim) * static_cast<double>(spec.scale);
     largest = std::max(largest, scores[t]);
+  }
+  if (spec.sinks.index >= 0) {
+    const double sink = parts_.weights[spec.sinks][static_cast<size_t>(head)];
+    largest = std::max(largest, sink);
+    sum = std::exp(sink - largest);
   }
   for (int64_t t = begin; t < length; ++t) sum += scores[t] = std::exp(scores[t] - largest);
   double* mixed = scores + parts_.max_context;  // (head_dim)

@@ -8,7 +8,11 @@
 
 namespace ft {
 
-using namespace reference_math;
+using reference_math::decode;
+using reference_math::dot;
+using reference_math::glu_value;
+using reference_math::rmsnorm_row;
+using reference_math::split;
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The arithmetic of the reference backend's files.
+// The arithmetic of the reference backend: what its files share.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +47,10 @@ inline float glu_value(const Glu& how, float g, float u) {
 inline void decode(const PackedMatrix& matrix, int64_t row, float* out) {
   format_info(matrix.layout.format).decode_row(matrix.layout, matrix.data, row, out);
   for (int64_t i = 0; i < matrix.layout.cols; ++i) out[i] *= matrix.global;
+}
+
+inline double bias_at(const PackedMatrix& matrix, int64_t row) {
+  return matrix.bias != nullptr ? static_cast<double>(matrix.bias[row]) : 0.0;
 }
 
 // Calls f(index) for this worker's part of [0, count).

@@ -15,7 +15,17 @@ using namespace ft::test;
 
 namespace {
 
-// Folders of all cases of the family: those of the tree, and the others where the shared folder is there.
+constexpr std::string_view kFamilies[] = {"gpt_oss", "qwen3_moe"};
+
+// "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
+bool is_case(const std::string& name) {
+  return std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](std::string_view family) {
+    return name.starts_with(family) &&
+           (name.size() == family.size() || name[family.size()] == '.' || name[family.size()] == '-');
+  });
+}
+
+// Folders of all cases of these families: those of the tree, and the others where the shared folder is there.
 std::set<std::string> golden_cases() {
   std::set<std::string> names, paths;
   for (const std::string& root : {data_path("golden"), shared_path("golden")}) {
@@ -25,7 +35,7 @@ std::set<std::string> golden_cases() {
     }
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       const std::string name = entry.path().filename();
-      if (name.rfind("qwen3_moe", 0) == 0 && names.insert(name).second) paths.insert(entry.path());
+      if (is_case(name) && names.insert(name).second) paths.insert(entry.path());
     }
   }
   return paths;
@@ -46,7 +56,7 @@ Errors run_case(const std::string& path, const Json& golden, Numerics numerics) 
   const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
   const auto expected_ids = golden["greedy"].get<std::vector<int32_t>>();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-  Continuation run = run_greedy(engine, prompt, static_cast<int64_t>(expected_ids.size()));
+  Continuation run = run_along(engine, prompt, expected_ids);
   std::vector<float> at;
   for (const size_t position : golden["prompt_logits_at"].get<std::vector<size_t>>()) {
     const auto row = run.prompt_logits.begin() + static_cast<std::ptrdiff_t>(position * vocab);
