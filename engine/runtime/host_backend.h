@@ -49,8 +49,22 @@ class HostBackend final : public ServeBackend {
   void describe(EngagedRecord& record) const override;
 
  private:
+  // Below this many floats a row operation runs on the calling thread: starting the pool costs a few microseconds, the
+  // time in which one core walks about this much.
+  static constexpr int64_t kInlineFloats = 16384;
+
+  // f(begin, end) over rows, on the pool when there is enough to do.
   template <class F>
-  void for_rows(int64_t rows, int64_t work_per_row, F&& f);
+  void for_rows(int64_t rows, int64_t work_per_row, F&& f) {
+    if (rows * work_per_row <= kInlineFloats) {
+      f(int64_t{0}, rows);
+      return;
+    }
+    parts_.pool.run([&](int worker, int workers) {
+      const Range part = split_range(rows, worker, workers);
+      if (part.begin < part.end) f(part.begin, part.end);
+    });
+  }
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
   void add_product(Slot into);
   void products(const RowBuffer<float>& from, std::initializer_list<Linear> outputs, const RowBuffer<float>* instead);

@@ -1,0 +1,63 @@
+// The MoE layer on the host device: router, look-ahead, and what MoeLayer is asked for.
+#include <algorithm>
+
+#include "engine/runtime/host_backend.h"
+
+namespace ft {
+
+// Best experts of the packed rows by a router.
+void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) {
+  const int64_t rows = tokens_->count();
+  const PackedMatrix& matrix = parts_.weights[router.weight];
+  multiply_split(matrix, rows, router_logits_);
+  for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, router.renormalize,
+                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
+    }
+  });
+}
+
+// What the next layer is expected to use, from the rows that this one is given.
+std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
+  // A probe's given plans too: the router takes its time there, and what it predicts is not copied.
+  const bool decodes = placement_ == MoePlacement::kDecode || placement_ == MoePlacement::kGiven;
+  if (look_ahead_ == LookAhead::kOff || !decodes || spec.next_router.weight.index < 0) return {};
+  const int64_t rows = tokens_->count();
+  int count = top_k_;
+  if (parts_.hooks.forced()) {
+    count = parts_.hooks.predictions();
+    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
+  } else {
+    route(spec.next_router, predicted_ids_.data(), weights_.data());
+  }
+  parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
+  return predicted_.merge(
+      rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
+}
+
+void HostBackend::moe(const MoeSpec& spec) {
+  const int64_t rows = tokens_->count();
+  pack(normed(spec.from, spec.norm), rows, parts_.weights[spec.router.weight].layout.cols);
+  const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
+  route(spec.router, ids_.data(), weights_.data());
+  if (placement_ == MoePlacement::kGiven) {
+    deal_plan_ids(*given_, rows, top_k_, ids_.data());
+  } else {
+    parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
+  }
+  MoeCall call;
+  call.layer = spec.moe_layer;
+  call.tokens = rows;
+  call.x = const_cast<const uint32_t* const*>(packed_.rows());
+  call.ids = ids_.data();
+  call.weights = weights_.data();
+  call.out = product_.rows();
+  call.placement = placement_;
+  call.given = given_;
+  call.predicted = predicted;
+  moe_layer_.run(call);
+  add_product(spec.to);
+}
+
+}  // namespace ft

@@ -1,0 +1,87 @@
+// The MoE layer in reference numerics.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/runtime/reference_backend.h"
+#include "engine/runtime/reference_math.h"
+
+namespace ft {
+
+using reference_math::decode;
+using reference_math::dot;
+using reference_math::glu_value;
+using reference_math::split;
+
+// Softmax over all experts, the top_k largest, ties to the lower index.
+void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
+  float* p = router_logits_.row(token);
+  const int64_t experts = parts_.weights[router.weight].layout.rows;
+  const float largest = *std::max_element(p, p + experts);
+  double sum = 0;
+  for (int64_t i = 0; i < experts; ++i) sum += p[i] = std::exp(p[i] - largest);
+  int32_t* ids = ids_.data() + token * top_k_;
+  float* weights = weights_.data() + token * top_k_;
+  double chosen = 0;
+  for (int slot = 0; slot < top_k_; ++slot) {
+    const float* best = std::max_element(p, p + experts);
+    ids[slot] = static_cast<int32_t>(best - p);
+    weights[slot] = static_cast<float>(*best / sum);
+    chosen += static_cast<double>(weights[slot]);
+    p[ids[slot]] = -1.0f;  // below every probability
+  }
+  if (!router.renormalize) return;
+  for (int slot = 0; slot < top_k_; ++slot) weights[slot] = static_cast<float>(weights[slot] / chosen);
+}
+
+void ReferenceBackend::gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x,
+                                   int worker) {
+  const std::byte* blob = parts_.weights.bank.blob(moe_index_, expert);
+  float *gate = decoded(worker, 0), *up = decoded(worker, 1);
+  decode(expert_gate(layout, blob), row, gate);
+  decode(expert_up(layout, blob), row, up);
+  for (const int64_t pair : pairs_.of(expert)) {
+    const float* input = x.row(pair / top_k_);
+    const auto g = static_cast<float>(dot(gate, input, layout.hidden));
+    activated_.row(pair)[row] = glu_value(layout.glu, g, static_cast<float>(dot(up, input, layout.hidden)));
+  }
+}
+
+void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t row, int worker) {
+  float* w = decoded(worker, 0);
+  decode(expert_down(layout, parts_.weights.bank.blob(moe_index_, expert)), row, w);
+  for (const int64_t pair : pairs_.of(expert)) {
+    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate));
+  }
+}
+
+void ReferenceBackend::moe(const MoeSpec& spec) {
+  const RowBuffer<float>& x = normed(spec.from, spec.norm);
+  moe_index_ = spec.moe_layer;
+  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_);
+  for (int64_t token = 0; token < tokens_->count(); ++token) route(spec.router, token);
+  parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
+  pairs_.group(ids_.data(), tokens_->count());
+  const ExpertLayout& layout = parts_.weights.bank.layout(moe_index_);
+  const std::span<const int> distinct = pairs_.distinct();
+  const auto experts = static_cast<int64_t>(distinct.size());
+  split(parts_.pool, experts * layout.intermediate, [&](int64_t task, int worker) {
+    gate_up_row(layout, distinct[static_cast<size_t>(task / layout.intermediate)], task % layout.intermediate, x,
+                worker);
+  });
+  split(parts_.pool, experts * layout.hidden, [&](int64_t task, int worker) {
+    down_row(layout, distinct[static_cast<size_t>(task / layout.hidden)], task % layout.hidden, worker);
+  });
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    float* out = product_.row(token);
+    for (int64_t i = 0; i < layout.hidden; ++i) {
+      double sum = 0;
+      for (int64_t pair = token * top_k_; pair < (token + 1) * top_k_; ++pair) {
+        sum += static_cast<double>(weights_[static_cast<size_t>(pair)]) * static_cast<double>(outputs_.row(pair)[i]);
+      }
+      out[i] = static_cast<float>(sum);
+    }
+  }
+  add_product(spec.to);
+}
+
+}  // namespace ft
