@@ -11,6 +11,8 @@ namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
+    FamilyDesc{"gemma4", false, make_gemma4},
+    FamilyDesc{"gemma4_text", false, make_gemma4},
     FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
 };
 

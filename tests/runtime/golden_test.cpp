@@ -25,7 +25,8 @@ std::set<std::string> golden_cases() {
     }
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       const std::string name = entry.path().filename();
-      if (name.rfind("qwen3_moe", 0) == 0 && names.insert(name).second) paths.insert(entry.path());
+      if ((name.rfind("qwen3_moe", 0) == 0 || name.rfind("gemma4", 0) == 0) && names.insert(name).second)
+        paths.insert(entry.path());
     }
   }
   return paths;
