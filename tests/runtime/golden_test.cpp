@@ -15,7 +15,9 @@ using namespace ft::test;
 
 namespace {
 
-// Folders of all cases of the family: those of the tree, and the others where the shared folder is there.
+constexpr const char* kFamilies[] = {"qwen3_moe", "gemma4"};  // what names of cases begin with
+
+// Folders of all cases of these families: those of the tree, and the others where the shared folder is there.
 std::set<std::string> golden_cases() {
   std::set<std::string> names, paths;
   for (const std::string& root : {data_path("golden"), shared_path("golden")}) {
@@ -25,8 +27,9 @@ std::set<std::string> golden_cases() {
     }
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       const std::string name = entry.path().filename();
-      if ((name.rfind("qwen3_moe", 0) == 0 || name.rfind("gemma4", 0) == 0) && names.insert(name).second)
-        paths.insert(entry.path());
+      const bool known = std::any_of(std::begin(kFamilies), std::end(kFamilies),
+                                     [&](const char* family) { return name.rfind(family, 0) == 0; });
+      if (known && names.insert(name).second) paths.insert(entry.path());
     }
   }
   return paths;
@@ -47,7 +50,7 @@ Errors run_case(const std::string& path, const Json& golden, Numerics numerics) 
   const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
   const auto expected_ids = golden["greedy"].get<std::vector<int32_t>>();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-  Continuation run = run_greedy(engine, prompt, static_cast<int64_t>(expected_ids.size()));
+  Continuation run = run_along(engine, prompt, expected_ids);
   std::vector<float> at;
   for (const size_t position : golden["prompt_logits_at"].get<std::vector<size_t>>()) {
     const auto row = run.prompt_logits.begin() + static_cast<std::ptrdiff_t>(position * vocab);
