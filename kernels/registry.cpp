@@ -25,10 +25,9 @@ namespace ft {
 namespace {
 
 constexpr std::string_view kOpNames[] = {
-    "pack_activations", "matvec",       "gate_up",     "rmsnorm",
-    "head_norm_rope",   "glu",          "add",         "merge",
-    "router_top_k",     "attention",    "stream_copy", "stream_scale",
-    "stream_add",       "stream_triad", "mem_read",
+    "pack_activations", "matvec",   "gate_up",      "rmsnorm",   "head_norm_rope", "glu",          "add",
+    "softcap",          "merge",    "router_top_k", "attention", "stream_copy",    "stream_scale", "stream_add",
+    "stream_triad",     "mem_read",
 };
 static_assert(std::size(kOpNames) == kOpCount);
 
@@ -100,6 +99,7 @@ KernelTable resolve_kernels(Isa isa) {
   resolve(OpId::kHeadNormRope, kNoFormat, isa, table.head_norm_rope);
   resolve(OpId::kGlu, kNoFormat, isa, table.glu);
   resolve(OpId::kAdd, kNoFormat, isa, table.add);
+  resolve(OpId::kSoftcap, kNoFormat, isa, table.softcap);
   resolve(OpId::kMerge, kNoFormat, isa, table.merge);
   resolve(OpId::kRouterTopK, kNoFormat, isa, table.router_top_k);
   resolve(OpId::kAttention, kNoFormat, isa, table.attention);

@@ -25,6 +25,7 @@ enum class OpId : uint8_t {
   kHeadNormRope,
   kGlu,
   kAdd,
+  kSoftcap,
   kMerge,
   kRouterTopK,
   kAttention,
@@ -37,8 +38,8 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, MergeFn,
-                              RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn,
+                              MergeFn, RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 
@@ -75,6 +76,7 @@ struct KernelTable {
   HeadNormRopeFn head_norm_rope = nullptr;
   GluFn glu = nullptr;
   AddFn add = nullptr;
+  SoftcapFn softcap = nullptr;
   MergeFn merge = nullptr;
   RouterTopKFn router_top_k = nullptr;
   AttentionFn attention = nullptr;

@@ -280,7 +280,8 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   row += 2 * int64_t{geometry.expert.top_k};  // picks in order of experts, and tiles over them
   const int64_t per_step = times(times(tokens, row), sizeof(float));
   // Tables of cos and sin per position, and per thread one row of attention scores and one accumulator.
-  const int64_t tables = times(times(config.max_context, geometry.max_head_dim()), sizeof(float));
+  const int64_t table = times(times(config.max_context, geometry.max_head_dim()), sizeof(float));
+  const int64_t tables = times(table, geometry.rope_tables);
   const int64_t scratch =
       times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
   return plus(per_step, plus(tables, scratch));

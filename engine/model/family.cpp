@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::array kFamilies = {
     FamilyDesc{"gpt_oss", false, make_gpt_oss},
+    FamilyDesc{"gemma4", false, make_gemma4},
+    FamilyDesc{"gemma4_text", false, make_gemma4},
     FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
 };
 

@@ -38,6 +38,7 @@ struct ModelGeometry {
   std::vector<KvLayer> kv;    // per layer with a KV cache
   int64_t state_floats = 0;   // recurrent state of one sequence, all layers, fp32 whatever the numerics
   int64_t widest_heads = 0;   // query heads x head_dim, of the widest layer
+  int rope_tables = 1;        // of cos and sin, none wider than max_head_dim()
   int64_t slot_floats = 0;    // activations of one token: the widths of all slots of the family
 
   int64_t kv_elements_per_token() const {

@@ -6,6 +6,18 @@
 
 namespace ft {
 
+// The values of a key head, before the key is normed and rotated.
+const float* HostBackend::prepare_value(const AttentionSpec& spec, int64_t token, int64_t head) {
+  float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
+  if (spec.value_is_key) {
+    std::copy_n(buffers_[Slot::kKey].row(token) + head * spec.head_dim, spec.head_dim, value);
+  }
+  if (spec.v_norm) {
+    kernels_.rmsnorm({value, spec.head_dim, value, spec.head_dim, 1, spec.head_dim, ones_.data(), spec.norm_eps});
+  }
+  return value;
+}
+
 // Unit < heads: a query head, normed, rotated and rounded to bf16. Otherwise a key head with its value: normed,
 // rotated, appended.
 void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
@@ -14,6 +26,7 @@ void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t
   const bool query = unit < spec.heads;
   const int64_t head = query ? unit : unit - spec.heads;
   float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
+  const float* value = query ? nullptr : prepare_value(spec, token, head);
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   HeadNormRopeArgs args;
   args.x = x;
@@ -30,7 +43,6 @@ void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t
     for (int64_t i = 0; i < spec.head_dim; ++i) x[i] = round_to_bf16(x[i]);
     return;
   }
-  const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
   kv_.append(spec.kv_layer, tokens_->sequence[index], position, head, x, value);
 }
 

@@ -31,6 +31,7 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
       normed_(parts.max_tokens, parts.family.geometry().hidden),
       product_(parts.max_tokens, parts.family.geometry().hidden),
+      ones_(static_cast<size_t>(parts.family.geometry().max_head_dim()), 1.0f),
       head_input_(parts.logits_rows, parts.family.geometry().hidden),
       logits_(parts.logits_rows, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
@@ -123,6 +124,25 @@ const RowBuffer<float>& HostBackend::normed(Slot from, const Norm& norm) {
                       w.data(), norm.eps});
   });
   return normed_;
+}
+
+void HostBackend::norm(Slot from, const Norm& norm, Slot to) {
+  const RowBuffer<float>&source = buffers_[from], &target = buffers_[to];
+  const std::span<const float> w = parts_.weights[norm.weight];
+  const auto cols = static_cast<int64_t>(w.size());
+  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
+    kernels_.rmsnorm({source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols,
+                      w.data(), norm.eps});
+  });
+}
+
+void HostBackend::add(const AddSpec& spec) {
+  const RowBuffer<float>&from = normed(spec.from, spec.norm), &to = buffers_[spec.to];
+  FT_CHECK(from.width() == to.width());
+  const float scale = spec.scale.index < 0 ? 1.0f : parts_.weights[spec.scale].front();
+  for_rows(tokens_->count(), to.width(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) kernels_.add({to.row(row), from.row(row), to.width(), scale});
+  });
 }
 
 void HostBackend::pack(const RowBuffer<float>& from, int64_t rows, int64_t cols) {
@@ -225,6 +245,10 @@ void HostBackend::logits(const LogitsSpec& spec) {
   });
   pack(head_input_, rows, cols);
   multiply_split(parts_.weights[spec.head], rows, logits_);
+  if (spec.softcap == 0) return;
+  for_rows(rows * logits_.width(), 1, [&](int64_t begin, int64_t end) {  // rows without a gap: one line of logits
+    kernels_.softcap({logits_.row(0) + begin, end - begin, spec.softcap});
+  });
 }
 
 void HostBackend::add_counters(EngineCounters& counters) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/experts/predicted_experts.h"
@@ -43,6 +44,8 @@ class HostBackend final : public ServeBackend {
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -73,7 +76,9 @@ class HostBackend final : public ServeBackend {
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
   void route(const RouterSpec& router, int32_t* ids, float* weights);
   std::span<const int> predict_next(const MoeSpec& spec);
+  void pack_rows(const MoeSpec& spec, const Norm& norm);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
 
   BackendParts parts_;
@@ -82,6 +87,8 @@ class HostBackend final : public ServeBackend {
   ActivationBuffers buffers_;
   RowBuffer<uint32_t> packed_;         // (max_tokens) activations of the product at hand
   RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
+  std::optional<int> packed_by_;       // the norm of a MoE layer's rows in packed_
+  std::vector<float> ones_;            // (max_head_dim) the weight of norms that have none
   RowBuffer<float> head_input_, logits_;
   RowBuffer<float> router_logits_, router_scratch_;
   int top_k_ = 0;

@@ -9,6 +9,7 @@ namespace ft {
 void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) {
   const int64_t rows = tokens_->count();
   const PackedMatrix& matrix = parts_.weights[router.weight];
+  const float* expert_scale = router.expert_scale.index < 0 ? nullptr : parts_.weights[router.expert_scale].data();
   multiply_split(matrix, rows, router_logits_);
   for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -16,9 +17,16 @@ void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) 
         kernels_.add({router_logits_.row(row), parts_.weights[router.bias].data(), matrix.layout.rows});
       }
       kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, router.renormalize,
-                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
+                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_, expert_scale});
     }
   });
+}
+
+// Packs the rows that the layer reads as `norm` makes them, unless they are.
+void HostBackend::pack_rows(const MoeSpec& spec, const Norm& norm) {
+  if (packed_by_ == norm.weight.index) return;
+  packed_by_ = norm.weight.index;
+  pack(normed(spec.from, norm), tokens_->count(), parts_.weights[spec.router.weight].layout.cols);
 }
 
 // What the next layer is expected to use, from the rows that this one is given.
@@ -32,6 +40,7 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
     count = parts_.hooks.predictions();
     parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
   } else {
+    pack_rows(spec, spec.next_router.norm);
     route(spec.next_router, predicted_ids_.data(), weights_.data());
   }
   parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
@@ -41,9 +50,11 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
 
 void HostBackend::moe(const MoeSpec& spec) {
   const int64_t rows = tokens_->count();
-  pack(normed(spec.from, spec.norm), rows, parts_.weights[spec.router.weight].layout.cols);
+  packed_by_.reset();
   const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
+  pack_rows(spec, spec.router.norm);
   route(spec.router, ids_.data(), weights_.data());
+  pack_rows(spec, spec.norm);
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
@@ -55,12 +66,12 @@ void HostBackend::moe(const MoeSpec& spec) {
   call.x = const_cast<const uint32_t* const*>(packed_.rows());
   call.ids = ids_.data();
   call.weights = weights_.data();
-  call.out = product_.rows();
+  call.out = spec.add ? product_.rows() : buffers_[spec.to].rows();
   call.placement = placement_;
   call.given = given_;
   call.predicted = predicted;
   moe_layer_.run(call);
-  add_product(spec.to);
+  if (spec.add) add_product(spec.to);
 }
 
 }  // namespace ft

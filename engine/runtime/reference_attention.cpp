@@ -11,11 +11,22 @@ using reference_math::dot;
 using reference_math::rmsnorm_row;
 using reference_math::split;
 
+// The values of a key head, before the key is normed and rotated.
+const float* ReferenceBackend::prepare_value(const AttentionSpec& spec, int64_t token, int64_t head) {
+  float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
+  if (spec.value_is_key) {
+    std::copy_n(buffers_[Slot::kKey].row(token) + head * spec.head_dim, spec.head_dim, value);
+  }
+  if (spec.v_norm) rmsnorm_row(value, nullptr, spec.norm_eps, spec.head_dim, value);
+  return value;
+}
+
 void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
   const auto index = static_cast<size_t>(token);
   const bool query = unit < spec.heads;
   const int64_t head = query ? unit : unit - spec.heads;
   float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
+  const float* value = query ? nullptr : prepare_value(spec, token, head);
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   if (norm.index >= 0) rmsnorm_row(x, parts_.weights[norm].data(), spec.norm_eps, spec.head_dim, x);
   const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
@@ -27,7 +38,6 @@ void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, in
     x[j + rope.half] = b * cos[j] + a * sin[j];
   }
   if (query) return;
-  const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
   kv_.append(spec.kv_layer, tokens_->sequence[index], tokens_->position[index], head, x, value);
 }
 

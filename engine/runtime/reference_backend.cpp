@@ -65,6 +65,22 @@ const RowBuffer<float>& ReferenceBackend::normed(Slot from, const Norm& norm) {
   return normed_;
 }
 
+void ReferenceBackend::norm(Slot from, const Norm& norm, Slot to) {
+  const std::span<const float> w = parts_.weights[norm.weight];
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    rmsnorm_row(buffers_[from].row(token), w.data(), norm.eps, static_cast<int64_t>(w.size()), buffers_[to].row(token));
+  }
+}
+
+void ReferenceBackend::add(const AddSpec& spec) {
+  const RowBuffer<float>&from = normed(spec.from, spec.norm), &to = buffers_[spec.to];
+  FT_CHECK(from.width() == to.width());
+  const float scale = spec.scale.index < 0 ? 1.0f : parts_.weights[spec.scale].front();
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    for (int64_t i = 0; i < to.width(); ++i) to.row(token)[i] = (to.row(token)[i] + from.row(token)[i]) * scale;
+  }
+}
+
 void ReferenceBackend::add_product(Slot into) {
   const RowBuffer<float>& x = buffers_[into];
   FT_CHECK(x.width() == product_.width());
@@ -112,6 +128,9 @@ void ReferenceBackend::logits(const LogitsSpec& spec) {
                 static_cast<int64_t>(w.size()), head_input_.row(row));
   }
   multiply(parts_.weights[spec.head], head_input_, rows, logits_);
+  if (spec.softcap == 0) return;
+  const std::span<float> all(logits_.row(0), static_cast<size_t>(rows * logits_.width()));  // rows without a gap
+  for (float& x : all) x = spec.softcap * std::tanh(x / spec.softcap);
 }
 
 }  // namespace ft

@@ -33,6 +33,8 @@ class ReferenceBackend final : public StepBackend {
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
  private:
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
@@ -43,6 +45,7 @@ class ReferenceBackend final : public StepBackend {
     return output.bias.index >= 0 ? parts_.weights[output.bias].data() : nullptr;
   }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
   void route(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);

@@ -30,8 +30,11 @@ void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
     chosen += static_cast<double>(weights[slot]);
     p[ids[slot]] = -1.0f;  // below every probability
   }
-  if (!router.renormalize) return;
-  for (int slot = 0; slot < top_k_; ++slot) weights[slot] = static_cast<float>(weights[slot] / chosen);
+  const float* scale = router.expert_scale.index < 0 ? nullptr : parts_.weights[router.expert_scale].data();
+  for (int slot = 0; slot < top_k_; ++slot) {
+    if (router.renormalize) weights[slot] = static_cast<float>(weights[slot] / chosen);
+    if (scale != nullptr) weights[slot] *= scale[ids[slot]];
+  }
 }
 
 void ReferenceBackend::gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x,
@@ -59,14 +62,14 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
 }
 
 void ReferenceBackend::moe(const MoeSpec& spec) {
-  const RowBuffer<float>& x = normed(spec.from, spec.norm);
   moe_index_ = spec.moe_layer;
   const VectorId bias = spec.router.bias;
-  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_,
+  multiply(parts_.weights[spec.router.weight], normed(spec.from, spec.router.norm), tokens_->count(), router_logits_,
            bias.index >= 0 ? parts_.weights[bias].data() : nullptr);
   for (int64_t token = 0; token < tokens_->count(); ++token) route(spec.router, token);
   parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
   pairs_.group(ids_.data(), tokens_->count());
+  const RowBuffer<float>& x = normed(spec.from, spec.norm);
   const ExpertLayout& layout = parts_.weights.bank.layout(moe_index_);
   const std::span<const int> distinct = pairs_.distinct();
   const auto experts = static_cast<int64_t>(distinct.size());
@@ -78,7 +81,7 @@ void ReferenceBackend::moe(const MoeSpec& spec) {
     down_row(layout, distinct[static_cast<size_t>(task / layout.hidden)], task % layout.hidden, worker);
   });
   for (int64_t token = 0; token < tokens_->count(); ++token) {
-    float* out = product_.row(token);
+    float* out = (spec.add ? product_ : buffers_[spec.to]).row(token);
     for (int64_t i = 0; i < layout.hidden; ++i) {
       double sum = 0;
       for (int64_t pair = token * top_k_; pair < (token + 1) * top_k_; ++pair) {
@@ -87,7 +90,7 @@ void ReferenceBackend::moe(const MoeSpec& spec) {
       out[i] = static_cast<float>(sum);
     }
   }
-  add_product(spec.to);
+  if (spec.add) add_product(spec.to);
 }
 
 }  // namespace ft

@@ -68,9 +68,25 @@ FT_KERNEL_BODY void glu_body(const GluArgs& args) {
 }
 
 FT_KERNEL_BODY void add_body(const AddArgs& args) {
+  const F32x16 scale = broadcast(args.scale);
+  const auto sum = [&](F32x16 x, F32x16 y) { return mul(add(x, y), scale); };
   for_lanes(
-      args.count, [&](int64_t i) { store(args.x + i, add(load(args.x + i), load(args.y + i))); },
-      [&](int64_t i, int n) { store_n(args.x + i, add(load_n(args.x + i, n), load_n(args.y + i, n)), n); });
+      args.count, [&](int64_t i) { store(args.x + i, sum(load(args.x + i), load(args.y + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, sum(load_n(args.x + i, n), load_n(args.y + i, n)), n); });
+}
+
+FT_KERNEL_BODY void softcap_body(const SoftcapArgs& args) {
+  const F32x16 cap = broadcast(args.cap), one = broadcast(1.0f);
+  const U32x16 sign_bit = broadcast_word(0x80000000u);
+  const auto capped = [&](F32x16 x) {
+    const F32x16 minus_size = bits_to_float(or_words(float_to_bits(div(x, cap)), sign_bit));
+    const F32x16 e = exp(mul(broadcast(2.0f), minus_size));
+    const F32x16 size = div(sub(one, e), add(one, e));
+    return mul(cap, bits_to_float(or_words(float_to_bits(size), and_words(float_to_bits(x), sign_bit))));
+  };
+  for_lanes(
+      args.count, [&](int64_t i) { store(args.x + i, capped(load(args.x + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, capped(load_n(args.x + i, n)), n); });
 }
 
 FT_KERNEL_BODY void merge_body(const MergeArgs& args) {
@@ -99,6 +115,10 @@ void glu(const GluArgs& args) {
 void add(const AddArgs& args) {
   const FlushScope flush;
   add_body(args);
+}
+void softcap(const SoftcapArgs& args) {
+  const FlushScope flush;
+  softcap_body(args);
 }
 void merge(const MergeArgs& args) {
   const FlushScope flush;

@@ -17,6 +17,8 @@ namespace ft::reference {
 void rmsnorm(const RmsnormArgs& args);
 void head_norm_rope(const HeadNormRopeArgs& args);
 void glu(const GluArgs& args);
+void add(const AddArgs& args);
+void softcap(const SoftcapArgs& args);
 void merge(const MergeArgs& args);
 void router_top_k(const RouterTopKArgs& args);
 void attention(const AttentionArgs& args);
@@ -172,6 +174,41 @@ TEST_CASE("gated linear units: the formula in double") {
   }
 }
 
+TEST_CASE("add with a scale: the formula in double, and none is exactly the sum") {
+  Random random(kSeed);
+  for (int i = 0; i < 2000; ++i) {
+    const float x = static_cast<float>(random.normal()), y = static_cast<float>(random.normal());
+    float sum = x, scaled = x;
+    reference::add({&sum, &y, 1});
+    CHECK(same(sum, x + y));
+    reference::add({&scaled, &y, 1, 0.3f});
+    const double exact = (static_cast<double>(x) + y) * static_cast<double>(0.3f);
+    REQUIRE(std::fabs(scaled - exact) <= 2 * kEps * std::fabs(exact));
+  }
+}
+
+TEST_CASE("soft cap: the formula in double, its sign, its ends") {
+  for (const float cap : {0.5f, 30.0f, 1000.0f}) {
+    float before = -INFINITY;
+    for (int i = -4000; i <= 4000; ++i) {
+      const float x = cap * static_cast<float>(i) / 400;
+      float y = x;
+      reference::softcap({&y, 1, cap});
+      REQUIRE(std::fabs(y - cap * std::tanh(static_cast<double>(x) / cap)) <= 0x1p-21 * cap);
+      REQUIRE(std::signbit(y) == std::signbit(x));
+      REQUIRE(std::fabs(y) <= cap);
+      REQUIRE(y >= before);  // the largest logit stays the largest
+      before = y;
+    }
+  }
+  float ends[] = {INFINITY, -INFINITY, NAN, -0.0f};
+  reference::softcap({ends, 4, 30.0f});
+  CHECK(ends[0] == 30.0f);
+  CHECK(ends[1] == -30.0f);
+  CHECK(std::isnan(ends[2]));
+  CHECK(same(ends[3], -0.0f));
+}
+
 TEST_CASE("merge: the formula in double") {
   Random random(kSeed);
   const int64_t slots = 8, cols = 50;
@@ -212,6 +249,20 @@ TEST_CASE("router: softmax in double, a stable sort for the order") {
         REQUIRE(std::fabs(weights[s] - exact) <= tolerance * exact);
       }
     }
+  }
+}
+
+TEST_CASE("router: an expert's scale multiplies its weight and plays no part in the choice") {
+  const std::vector<float> logits = {1, 3, 2, 0}, scale = {100, 0.5f, -2, 50};
+  std::vector<float> scratch(4), plain(2), scaled(2);
+  std::vector<int32_t> ids(2);
+  for (const bool renormalize : {false, true}) {
+    reference::router_top_k({logits.data(), 4, 2, renormalize, scratch.data(), ids.data(), plain.data()});
+    reference::router_top_k(
+        {logits.data(), 4, 2, renormalize, scratch.data(), ids.data(), scaled.data(), scale.data()});
+    CHECK(ids == std::vector<int32_t>{1, 2});
+    CHECK(scaled[0] == plain[0] * 0.5f);
+    CHECK(scaled[1] == plain[1] * -2);
   }
 }
 

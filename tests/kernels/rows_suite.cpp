@@ -117,10 +117,31 @@ FT_OP_CASE(kAdd, add_equals_reference) {
         fill(random, kind, y.data(), count);
         fill(random, kind, got.data(), count);
         std::copy_n(got.data(), count, expected.data());
-        reference({expected.data(), y.data(), count});
-        fn({got.data(), y.data(), count});
+        const float scale = count % 2 == 0 ? 1.0f : static_cast<float>(random.normal());
+        reference({expected.data(), y.data(), count, scale});
+        fn({got.data(), y.data(), count, scale});
         REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
         REQUIRE((got.intact() && y.intact()));
+      }
+    }
+  });
+}
+
+FT_OP_CASE(kSoftcap, softcap_equals_reference) {
+  in_both_flush_modes<SoftcapFn>(variant, reference_kernel, [](SoftcapFn fn, SoftcapFn reference) {
+    Random random(kSeed);
+    for (const float cap : {30.0f, 1.0f, 0.037f, 1e6f}) {
+      for (const int64_t count : widths()) {
+        for (const Values kind : test::kAllValues) {
+          Guarded<float> expected(count), got(count);
+          fill(random, kind, got.data(), count);
+          for (int64_t i = 0; i < count; i += 3) got[i] = cap * static_cast<float>(2 * random.normal());
+          std::copy_n(got.data(), count, expected.data());
+          reference({expected.data(), count, cap});
+          fn({got.data(), count, cap});
+          REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+          REQUIRE(got.intact());
+        }
       }
     }
   });
@@ -149,10 +170,11 @@ FT_OP_CASE(kMerge, merge_equals_reference) {
 }
 
 void check_router(RouterTopKFn fn, RouterTopKFn reference, const float* logits, int64_t experts, int64_t k,
-                  bool renormalize) {
+                  bool renormalize, const float* expert_scale = nullptr) {
   Guarded<float> expected_p(experts), got_p(experts), expected(k), got(k);
   Guarded<int32_t> expected_ids(k), ids(k);
-  RouterTopKArgs args{logits, experts, k, renormalize, expected_p.data(), expected_ids.data(), expected.data()};
+  RouterTopKArgs args{logits,          experts,     k, renormalize, expected_p.data(), expected_ids.data(),
+                      expected.data(), expert_scale};
   reference(args);
   args.scratch = got_p.data(), args.ids = ids.data(), args.weights = got.data();
   fn(args);
@@ -172,6 +194,9 @@ FT_OP_CASE(kRouterTopK, router_top_k_equals_reference_ties_and_nan_included) {
           Guarded<float> logits(experts);
           fill(random, kind, logits.data(), experts);
           check_router(fn, reference, logits.data(), experts, k, random.below(2) == 0);
+          Guarded<float> scale(experts);
+          fill(random, kind, scale.data(), experts);
+          check_router(fn, reference, logits.data(), experts, k, random.below(2) == 0, scale.data());
         }
         Guarded<float> coarse(experts);  // few distinct values: ties everywhere
         for (int64_t i = 0; i < experts; ++i) coarse[i] = static_cast<float>(random.below(4));
