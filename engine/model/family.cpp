@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::array kFamilies = {
     FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
+    FamilyDesc{"qwen3_5_moe", false, make_qwen3_5_moe},
+    FamilyDesc{"qwen3_5_moe_text", false, make_qwen3_5_moe},
 };
 
 }  // namespace

@@ -15,7 +15,17 @@ using namespace ft::test;
 
 namespace {
 
-// Folders of all cases of the family: those of the tree, and the others where the shared folder is there.
+constexpr std::string_view kFamilies[] = {"qwen3_5_moe_text", "qwen3_moe"};
+
+// "qwen3_moe", "qwen3_moe.b" and "qwen3_moe-fp8_block" are cases of qwen3_moe.
+bool is_case(const std::string& name) {
+  return std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](std::string_view family) {
+    return name.starts_with(family) &&
+           (name.size() == family.size() || name[family.size()] == '.' || name[family.size()] == '-');
+  });
+}
+
+// Folders of all cases of these families: those of the tree, and the others where the shared folder is there.
 std::set<std::string> golden_cases() {
   std::set<std::string> names, paths;
   for (const std::string& root : {data_path("golden"), shared_path("golden")}) {
@@ -25,7 +35,7 @@ std::set<std::string> golden_cases() {
     }
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       const std::string name = entry.path().filename();
-      if (name.rfind("qwen3_moe", 0) == 0 && names.insert(name).second) paths.insert(entry.path());
+      if (is_case(name) && names.insert(name).second) paths.insert(entry.path());
     }
   }
   return paths;
