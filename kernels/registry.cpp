@@ -25,10 +25,33 @@ namespace ft {
 namespace {
 
 constexpr std::string_view kOpNames[] = {
-    "pack_activations", "matvec",       "gate_up",     "rmsnorm",      "head_norm_rope", "glu",
-    "add",              "softcap",      "merge",       "router_top_k", "attention",      "gate",
-    "causal_conv",      "l2_norm",      "delta_gates", "delta_rule",   "stream_copy",    "stream_scale",
-    "stream_add",       "stream_triad", "mem_read",
+    "pack_activations",
+    "matvec",
+    "gate_up",
+    "rmsnorm",
+    "head_norm_rope",
+    "glu",
+    "add",
+    "softcap",
+    "merge",
+    "router_top_k",
+    "attention",
+    "gate",
+    "causal_conv",
+    "l2_norm",
+    "delta_gates",
+    "delta_rule",
+    "dot_rows",
+    "stream_factors",
+    "rotate_pairs",
+    "compress",
+    "index_scores",
+    "router_scores",
+    "stream_copy",
+    "stream_scale",
+    "stream_add",
+    "stream_triad",
+    "mem_read",
 };
 static_assert(std::size(kOpNames) == kOpCount);
 
@@ -109,6 +132,12 @@ KernelTable resolve_kernels(Isa isa) {
   resolve(OpId::kL2Norm, kNoFormat, isa, table.l2_norm);
   resolve(OpId::kDeltaGates, kNoFormat, isa, table.delta_gates);
   resolve(OpId::kDeltaRule, kNoFormat, isa, table.delta_rule);
+  resolve(OpId::kDotRows, kNoFormat, isa, table.dot_rows);
+  resolve(OpId::kStreamFactors, kNoFormat, isa, table.stream_factors);
+  resolve(OpId::kRotatePairs, kNoFormat, isa, table.rotate_pairs);
+  resolve(OpId::kCompress, kNoFormat, isa, table.compress);
+  resolve(OpId::kIndexScores, kNoFormat, isa, table.index_scores);
+  resolve(OpId::kRouterScores, kNoFormat, isa, table.router_scores);
   resolve(OpId::kStreamCopy, kNoFormat, isa, table.stream_copy);
   resolve(OpId::kStreamScale, kNoFormat, isa, table.stream_scale);
   resolve(OpId::kStreamAdd, kNoFormat, isa, table.stream_add);

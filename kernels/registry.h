@@ -11,10 +11,12 @@
 #include "kernels/host/isa.h"
 #include "kernels/ops/activations.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/compressed.h"
 #include "kernels/ops/delta_net.h"
 #include "kernels/ops/matvec.h"
 #include "kernels/ops/memory.h"
 #include "kernels/ops/rows.h"
+#include "kernels/ops/streams.h"
 
 namespace ft {
 
@@ -35,6 +37,12 @@ enum class OpId : uint8_t {
   kL2Norm,
   kDeltaGates,
   kDeltaRule,
+  kDotRows,
+  kStreamFactors,
+  kRotatePairs,
+  kCompress,
+  kIndexScores,
+  kRouterScores,
   kStreamCopy,
   kStreamScale,
   kStreamAdd,
@@ -44,9 +52,10 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn,
-                              MergeFn, RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn,
-                              DeltaRuleFn, StreamFn, MemReadFn>;
+using KernelFn =
+    std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn, MergeFn,
+                 RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn, DeltaRuleFn, DotRowsFn,
+                 StreamFactorsFn, RotatePairsFn, CompressFn, IndexScoresFn, RouterScoresFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 
@@ -92,6 +101,12 @@ struct KernelTable {
   L2NormFn l2_norm = nullptr;
   DeltaGatesFn delta_gates = nullptr;
   DeltaRuleFn delta_rule = nullptr;
+  DotRowsFn dot_rows = nullptr;
+  StreamFactorsFn stream_factors = nullptr;
+  RotatePairsFn rotate_pairs = nullptr;
+  CompressFn compress = nullptr;
+  IndexScoresFn index_scores = nullptr;
+  RouterScoresFn router_scores = nullptr;
   StreamFn stream_copy = nullptr, stream_scale = nullptr, stream_add = nullptr, stream_triad = nullptr;
   MemReadFn mem_read = nullptr;
 };

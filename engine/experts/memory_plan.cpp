@@ -62,6 +62,12 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
     require_range("KV heads", "config.json", layer.kv_heads, 0, kMaxWidth);
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
   }
+  for (const CompressedLayer& layer : geometry.compressed) {
+    require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
+    require_range("window of compressed attention", "config.json", layer.window, 1, kTooMany);
+    require_range("ratio of compressed attention", "config.json", layer.ratio, 0, kMaxWidth);
+    require_range("index dimension", "config.json", layer.index_dim, 0, kMaxWidth);
+  }
   require_range("recurrent state of a sequence", "config.json", geometry.state_floats, 0, kTooMany);
   require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
   require_range("bytes of the expert banks", "weights", formats.expert_bytes_total, 0, kTooMany);
@@ -75,8 +81,14 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
 int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   int64_t per_token = 0;
   for (const KvLayer& layer : geometry.kv) per_token = plus(per_token, times(times(2, layer.kv_heads), layer.head_dim));
-  per_token = times(per_token, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
-  return times(per_token, times(config.max_batch, config.max_context));
+  const int64_t element = config.numerics == Numerics::kReference ? 4 : 2;  // fp32 or bf16
+  per_token = times(per_token, element);
+  int64_t compressed = 0;  // a sequence
+  for (const CompressedLayer& layer : geometry.compressed) {
+    compressed = plus(compressed, plus(times(layer.elements(config.max_context), element),
+                                       times(layer.open_floats(), sizeof(float))));
+  }
+  return plus(times(per_token, times(config.max_batch, config.max_context)), times(compressed, config.max_batch));
 }
 
 int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
@@ -272,6 +284,29 @@ int64_t MemoryPlan::pool_bytes(std::string_view name) const {
   return 0;
 }
 
+namespace {
+
+// Of attention to compressed entries: rows and packed groups of a token, and what each thread gathers (and, in
+// reference numerics, weighs), scores and orders for the token it works on.
+int64_t compressed_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  int64_t attended = 0, indexed = 0, slots = 0;
+  for (const CompressedLayer& layer : geometry.compressed) {
+    attended = std::max(attended, layer.attended(config.max_context));
+    if (layer.index_dim > 0) indexed = std::max(indexed, layer.entries(config.max_context));
+    slots = std::max(slots, layer.open_rows());
+  }
+  if (attended == 0) return 0;
+  const int64_t row = geometry.max_head_dim() * int64_t{sizeof(float)} + int64_t{sizeof(int32_t)};
+  const int64_t groups = times(geometry.output_groups, activation_words(geometry.output_group_width));
+  const int64_t per_token = plus(row, times(groups, sizeof(uint32_t)));
+  const int64_t per_thread = plus(
+      times(attended, plus(row, sizeof(double))),
+      plus(times(indexed, sizeof(float) + sizeof(uint64_t)), plus(times(3 * slots, sizeof(void*)), times(4, row))));
+  return plus(times(step_tokens(config), per_token), times(config.threads, per_thread));
+}
+
+}  // namespace
+
 int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   const int64_t tokens = step_tokens(config);
   const int64_t attention = geometry.widest_heads;
@@ -293,7 +328,7 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   const int64_t tables = times(table, geometry.rope_tables);
   const int64_t scratch =
       times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
-  return plus(per_step, plus(tables, scratch));
+  return plus(plus(per_step, compressed_bytes(geometry, config)), plus(tables, scratch));
 }
 
 int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,

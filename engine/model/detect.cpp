@@ -220,4 +220,14 @@ const TensorView& Detector::table(const TableSpec& spec) const {
   refuse_absent(either(spec.names, ""));
 }
 
+const TensorView& Detector::index_table(const IndexTableSpec& spec) const {
+  for (const std::string& name : spec.names) {
+    const TensorView* view = checkpoint_.find(name);
+    if (view == nullptr) continue;
+    expect(name, *view, DType::kI64, {spec.rows, spec.cols});
+    return *view;
+  }
+  refuse_absent(either(spec.names, ""));
+}
+
 }  // namespace ft

@@ -31,8 +31,9 @@ class Detector {
 
   // All throw Error naming the tensor, its dtype and shape, and what was wanted.
   FoundMatrix matrix(const MatrixSpec& spec) const;
-  const TensorView& vector(const VectorSpec& spec) const;  // BF16, F16 or F32 [size]
-  const TensorView& table(const TableSpec& spec) const;    // BF16 [rows, cols]
+  const TensorView& vector(const VectorSpec& spec) const;           // BF16, F16 or F32 [size]
+  const TensorView& table(const TableSpec& spec) const;             // BF16 [rows, cols]
+  const TensorView& index_table(const IndexTableSpec& spec) const;  // I64 [rows, cols]
   // All experts of one layer; they have one format.
   std::vector<FoundExpert> experts(const ExpertLayerSpec& spec, const ExpertGeometry& geometry) const;
 

@@ -11,6 +11,7 @@ namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
+    FamilyDesc{"deepseek_v4", false, make_deepseek_v4},
     FamilyDesc{"gpt_oss", false, make_gpt_oss},
     FamilyDesc{"gemma4", false, make_gemma4},
     FamilyDesc{"gemma4_text", false, make_gemma4},

@@ -27,6 +27,36 @@ struct KvLayer {
   bool operator==(const KvLayer&) const = default;
 };
 
+// What a layer with compressed attention caches per sequence: the last `window` rows (key and value at once), and an
+// entry for every `ratio` tokens, with an index entry where there is an indexer. The tokens of windows that are not
+// closed are kept in fp32 whatever the numerics: a value and a logit for each channel of what becomes an entry.
+struct CompressedLayer {
+  int64_t head_dim = 0;
+  int64_t window = 0;
+  int64_t ratio = 0;      // 0: no entries
+  bool overlap = false;   // an entry is made of two windows: tokens have channels for their own and for the next
+  int64_t index_dim = 0;  // 0: no indexer
+  int64_t index_heads = 0;
+  int64_t index_top_k = 0;  // entries that a token attends to at most, with an indexer
+
+  int64_t halves() const { return overlap ? 2 : 1; }
+  int64_t ring_rows(int64_t positions) const { return window < positions ? window : positions; }
+  int64_t entries(int64_t positions) const { return ratio > 0 ? positions / ratio : 0; }
+  int64_t open_rows() const { return ratio * halves(); }
+  int64_t open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
+  // Of one sequence of that many positions.
+  int64_t elements(int64_t positions) const {
+    return ring_rows(positions) * head_dim + entries(positions) * (head_dim + index_dim);
+  }
+  int64_t open_floats() const { return open_rows() * open_row_floats(); }
+  // Rows that one token attends to.
+  int64_t attended(int64_t positions) const {
+    const int64_t all = entries(positions);
+    return ring_rows(positions) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
+  }
+  bool operator==(const CompressedLayer&) const = default;
+};
+
 struct ModelGeometry {
   std::string family;  // "qwen3_moe"
   int layers = 0;
@@ -34,12 +64,15 @@ struct ModelGeometry {
   ExpertGeometry expert;
   int64_t hidden = 0;
   int64_t vocab = 0;
-  int64_t max_positions = 0;  // of the checkpoint
-  std::vector<KvLayer> kv;    // per layer with a KV cache
-  int64_t state_floats = 0;   // recurrent state of one sequence, all layers, fp32 whatever the numerics
-  int64_t widest_heads = 0;   // query heads x head_dim, of the widest layer
-  int rope_tables = 1;        // of cos and sin, none wider than max_head_dim()
-  int64_t slot_floats = 0;    // activations of one token: the widths of all slots of the family
+  int64_t max_positions = 0;                // of the checkpoint
+  std::vector<KvLayer> kv;                  // per layer with a KV cache
+  std::vector<CompressedLayer> compressed;  // per layer with compressed attention
+  int64_t state_floats = 0;                 // recurrent state of one sequence, all layers, fp32 whatever the numerics
+  int output_groups = 0;                    // parts of grouped products, and the columns of one
+  int64_t output_group_width = 0;
+  int64_t widest_heads = 0;  // query heads x head_dim, of the widest layer
+  int rope_tables = 1;       // of cos and sin, none wider than max_head_dim()
+  int64_t slot_floats = 0;   // activations of one token: the widths of all slots of the family
 
   int64_t kv_elements_per_token() const {
     int64_t sum = 0;
@@ -50,6 +83,7 @@ struct ModelGeometry {
   int64_t max_head_dim() const {
     int64_t widest = 0;
     for (const KvLayer& layer : kv) widest = layer.head_dim > widest ? layer.head_dim : widest;
+    for (const CompressedLayer& layer : compressed) widest = layer.head_dim > widest ? layer.head_dim : widest;
     return widest;
   }
   int64_t total_experts() const { return static_cast<int64_t>(moe_layers.size()) * expert.experts; }

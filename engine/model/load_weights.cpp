@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kBytesPerItem = 1 << 20;  // packed bytes of one work item of a dense matrix
 
 // Streams of random numbers that do not meet.
-enum SeedStream : uint64_t { kMatrixSeeds = 1, kTableSeeds = 2, kExpertSeeds = 3 };
+enum SeedStream : uint64_t { kMatrixSeeds = 1, kTableSeeds = 2, kExpertSeeds = 3, kIndexSeeds = 4 };
 
 uint64_t part_seed(uint64_t seed, SeedStream stream, uint64_t index) {
   return mix64(mix64(seed ^ (stream << 56)) + index);
@@ -58,6 +58,7 @@ class Loader {
     }
     show_dense();
     for (size_t i = 0; i < plan_.list.tables.size(); ++i) load_table(i);
+    for (size_t i = 0; i < plan_.list.index_tables.size(); ++i) load_index_table(i);
     if (mapped_tables_) weights_->checkpoint = std::move(plan_.checkpoint);
     return weights_;
   }
@@ -214,6 +215,41 @@ class Loader {
     };
     run_items(pool_, items, fill, [] {});
     return memory;
+  }
+
+  // Small enough for one thread: some MB.
+  void load_index_table(size_t index) {
+    const IndexTableSpec& spec = plan_.list.index_tables[index];
+    const int64_t count = spec.rows * spec.cols;
+    auto* rows = reinterpret_cast<int32_t*>(allocate(count * int64_t{sizeof(int32_t)}));
+    if (source_.synthetic) {
+      Random random(part_seed(source_.synthetic_seed, kIndexSeeds, index));
+      for (int64_t row = 0; row < spec.rows; ++row) draw_distinct(random, spec, rows + row * spec.cols);
+    } else {
+      const TensorView& view = *plan_.index_tables[index];
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t value = 0;
+        std::memcpy(&value, view.bytes.data() + i * int64_t{sizeof value}, sizeof value);
+        if (value < 0 || value >= spec.limit) refuse_index(spec, i / spec.cols, value);
+        rows[i] = static_cast<int32_t>(value);
+      }
+    }
+    weights_->index_tables.push_back({rows, spec.rows, spec.cols});
+  }
+
+  static void draw_distinct(Random& random, const IndexTableSpec& spec, int32_t* row) {
+    for (int64_t i = 0; i < spec.cols;) {
+      row[i] = static_cast<int32_t>(random.next() % static_cast<uint64_t>(spec.limit));
+      if (std::find(row, row + i, row[i]) == row + i) ++i;
+    }
+  }
+
+  [[noreturn]] static void refuse_index(const IndexTableSpec& spec, int64_t row, int64_t value) {
+    throw Error(ErrorKind::kFailed,
+                {.what = "a table of the checkpoint holds an index out of range, in row " + std::to_string(row),
+                 .value = std::to_string(value),
+                 .allowed = "0 to " + std::to_string(spec.limit - 1),
+                 .path = spec.names.front()});
   }
 
   void load_experts() {

@@ -26,6 +26,7 @@ Formats find_in_checkpoint(const Json& config, const ModelGeometry& geometry, We
   }
   for (const VectorSpec& spec : plan.list.vectors) plan.vectors.push_back(&detector.vector(spec));
   for (const TableSpec& spec : plan.list.tables) plan.tables.push_back(&detector.table(spec));
+  for (const IndexTableSpec& spec : plan.list.index_tables) plan.index_tables.push_back(&detector.index_table(spec));
   for (const ExpertLayerSpec& spec : plan.list.expert_layers) {
     plan.experts.push_back(detector.experts(spec, geometry.expert));
     formats.experts.push_back(plan.experts.back().front().gate.format);
@@ -112,6 +113,10 @@ void lay_out(const Formats& found, const ModelGeometry& geometry, WeightPlan& pl
   for (const TableSpec& spec : plan.list.tables) {
     formats.dense_bytes += spec.rows * spec.cols * int64_t{sizeof(bf16)};
     formats.dense_bytes_per_token += spec.cols * int64_t{sizeof(bf16)};
+  }
+  for (const IndexTableSpec& spec : plan.list.index_tables) {
+    formats.dense_bytes += spec.rows * spec.cols * int64_t{sizeof(int32_t)};
+    formats.dense_bytes_per_token += spec.cols * int64_t{sizeof(int32_t)};
   }
   for (const FormatId format : found.experts) {
     const ExpertLayout layout =

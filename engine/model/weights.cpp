@@ -25,6 +25,12 @@ TableId WeightList::table(std::vector<std::string> names, int64_t rows, int64_t 
   return {static_cast<int>(tables.size()) - 1};
 }
 
+IndexTableId WeightList::index_table(std::vector<std::string> names, int64_t rows, int64_t cols, int32_t limit) {
+  FT_CHECK(!names.empty() && rows > 0 && cols > 0 && cols <= limit);
+  index_tables.push_back({std::move(names), rows, cols, limit});
+  return {static_cast<int>(index_tables.size()) - 1};
+}
+
 void WeightList::expert_layer(ExpertLayerSpec spec) { expert_layers.push_back(std::move(spec)); }
 
 ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, std::shared_ptr<HostBuffer> memory)

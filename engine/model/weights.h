@@ -32,6 +32,9 @@ struct VectorId {
 struct TableId {
   int index = -1;
 };
+struct IndexTableId {
+  int index = -1;
+};
 
 // What a family asks of a checkpoint. Collected by Family::declare_weights, filled by the loader from a checkpoint or
 // by the synthesizer.
@@ -57,6 +60,13 @@ struct TableSpec {
   std::vector<std::string> names;
   int64_t rows = 0, cols = 0;
 };
+// Rows of whole numbers, each from 0 to below `limit`: I64 in the checkpoint, int32 here. Synthetic ones are random,
+// and a row's are distinct.
+struct IndexTableSpec {
+  std::vector<std::string> names;
+  int64_t rows = 0, cols = 0;
+  int32_t limit = 0;  // at least cols
+};
 struct ExpertLayerSpec {
   // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
   // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
@@ -74,11 +84,13 @@ class WeightList {
   MatrixId matrix(std::vector<std::string> stems, int64_t rows, int64_t cols, bool keep_bf16 = false);
   VectorId vector(std::vector<std::string> names, int64_t size, VectorForm form = {});
   TableId table(std::vector<std::string> names, int64_t rows, int64_t cols);  // bf16 rows looked up by index
-  void expert_layer(ExpertLayerSpec spec);                                    // in MoE layer order
+  IndexTableId index_table(std::vector<std::string> names, int64_t rows, int64_t cols, int32_t limit);
+  void expert_layer(ExpertLayerSpec spec);  // in MoE layer order
 
   std::vector<MatrixSpec> matrices;
   std::vector<VectorSpec> vectors;
   std::vector<TableSpec> tables;
+  std::vector<IndexTableSpec> index_tables;
   std::vector<ExpertLayerSpec> expert_layers;
 };
 
@@ -115,6 +127,13 @@ struct EmbeddingTable {
   int64_t count = 0, width = 0;
 };
 
+struct IndexTable {
+  const int32_t* rows = nullptr;
+  int64_t count = 0, width = 0;
+
+  const int32_t* row(int64_t index) const { return rows + index * width; }
+};
+
 // Immutable after loading; shared by engines of one process.
 struct ModelWeights {
   ModelGeometry geometry;
@@ -122,6 +141,7 @@ struct ModelWeights {
   std::vector<PackedMatrix> matrices;
   std::vector<std::span<const float>> vectors;
   std::vector<EmbeddingTable> tables;
+  std::vector<IndexTable> index_tables;
   ExpertBank bank;
   double bank_seconds = 0;                 // from its allocation until it was filled
   std::vector<HostBuffer> storage;         // owns matrices, vectors, copied tables
@@ -134,6 +154,7 @@ struct ModelWeights {
   const PackedMatrix& operator[](MatrixId id) const { return matrices[static_cast<size_t>(id.index)]; }
   std::span<const float> operator[](VectorId id) const { return vectors[static_cast<size_t>(id.index)]; }
   const EmbeddingTable& operator[](TableId id) const { return tables[static_cast<size_t>(id.index)]; }
+  const IndexTable& operator[](IndexTableId id) const { return index_tables[static_cast<size_t>(id.index)]; }
 };
 
 // How far loading is. Stages follow one another; within one done_bytes does not go back and ends at total_bytes.

@@ -38,8 +38,19 @@ enum class Slot : uint8_t {
   kDeltaGate,
   kDeltaWrite,
   kDeltaDecay,
+  kBlockInput,     // what a block reads where that is not the residual stream
+  kStreamLogits,   // of mixed residual streams: products of a site, then the sum of squares
+  kStreamFactors,  // read, write and mix of the site at work
+  kLowQuery,       // of compressed attention: queries before they are expanded
+  kLowOutput,      // outputs of the heads' groups
+  kEntryValue,     // what entries are made of
+  kEntryLogit,
+  kIndexQuery,  // of its indexer
+  kIndexWeight,
+  kIndexValue,
+  kIndexLogit,
 };
-inline constexpr int kSlotCount = 13;
+inline constexpr int kSlotCount = 24;
 
 // rmsnorm of kernels/ops/rows.h. Families whose checkpoints hold offsets from 1 load their weights with 1 added.
 struct Norm {
@@ -51,6 +62,7 @@ struct EmbedSpec {
   TableId table;
   Slot to{};
   float scale = 1;  // rounded to bf16 in serve mode, where transformers' bf16 runs do so
+  int copies = 1;   // of the row, one after another
 };
 
 // to = (to + norm(from)) * scale
@@ -98,12 +110,51 @@ struct DeltaNetSpec {
   GateKind gate = GateKind::kSilu;
 };
 
-// Scores are the softmax over all experts. Chosen are the k largest, ties to the lower index.
+// A site of mixed residual streams (kernels/ops/streams.h): kResidual holds all streams of a token.
+struct StreamsSpec {
+  int streams = 0;
+  int rounds = 0;
+  float eps = 0;
+  float norm_eps = 0;
+  VectorId fn;         // (stream_logit_count(streams), streams * hidden); of a site that only reads (streams, ...)
+  VectorId scale;      // (3) or (1)
+  VectorId base;       // (stream_logit_count(streams)) or (streams)
+  bool writes = true;  // a site without a block behind it only reads
+};
+
+// Attention to a window and to compressed entries (kernels/ops/compressed.h), one key that is the value too. Reads
+// kQuery (heads), kKey (the row that is cached, normed), and, for a layer with entries, kEntryValue and kEntryLogit,
+// with an indexer kIndexQuery, kIndexWeight, kIndexValue and kIndexLogit; result in kAttention, turned back by the
+// query's position. Entries count from the token on that closes their window. ModelGeometry::compressed has the shape.
+struct CompressedAttentionSpec {
+  int layer = 0;  // index among layers with compressed attention
+  int heads = 0;
+  float scale = 0;
+  float norm_eps = 0;
+  int rope = 0;         // which of the family's rotation tables: of queries, keys, entries and index alike
+  VectorId sinks;       // (heads)
+  VectorId entry_bias;  // (ratio, halves * head_dim): by position in the window
+  VectorId entry_norm;  // (head_dim)
+  VectorId index_bias;  // (ratio, halves * index_dim)
+  VectorId index_norm;  // (index_dim)
+};
+
+enum class RouterKind : uint8_t {
+  kSoftmax,       // scores are the softmax over all experts
+  kSqrtSoftplus,  // router_scores of kernels/ops/compressed.h
+};
+
+// Chosen are the k largest scores, ties to the lower index.
 struct RouterSpec {
   Norm norm = {};        // of the rows that the layer reads, before the router
   MatrixId weight = {};  // (experts, hidden); index -1: no router
   VectorId bias = {};    // (experts) added to the logits; index -1: none
   bool renormalize = false;
+  RouterKind kind = RouterKind::kSoftmax;
+  // Of kSqrtSoftplus, which always renormalizes and leaves bias and expert_scale alone:
+  VectorId choice_bias = {};   // (experts) added to the scores for the choice only; index -1: none
+  IndexTableId by_token = {};  // (vocab, top_k) the experts of a token id, instead of a choice; index -1: none
+  float scale = 1;             // multiplies the weights
   VectorId expert_scale = {};  // (experts) multiplies a chosen expert's weight, after renormalization; index -1: none
 };
 
@@ -159,6 +210,14 @@ class Backend {
   virtual void norm(Slot from, const Norm& norm, Slot to);  // rows as wide as the norm's weight
   virtual void add(const AddSpec& spec);                    // likewise
   virtual void delta_net(const DeltaNetSpec& spec);
+  // `to` = the weighted sum of the streams; what writes also leaves its factors in kStreamFactors.
+  virtual void streams_read(const StreamsSpec& spec, Slot to);
+  // Every stream = its write factor times `from` + the mix of the old streams.
+  virtual void streams_write(const StreamsSpec& spec, Slot from);
+  virtual void compressed_attention(const CompressedAttentionSpec& spec);
+  // The matrix's rows in `groups` equal parts, `from`'s columns likewise: part g of `to` is part g of the matrix times
+  // part g of `from`. REQUIRES a multiple of kRowsPerTile rows a group.
+  virtual void grouped_linear(Slot from, MatrixId weight, int groups, Slot to);
 };
 
 }  // namespace ft

@@ -27,6 +27,10 @@ class MoeSites final : public Backend {
   void norm(Slot, const Norm&, Slot) override {}
   void add(const AddSpec&) override {}
   void delta_net(const DeltaNetSpec&) override {}
+  void streams_read(const StreamsSpec&, Slot) override {}
+  void streams_write(const StreamsSpec&, Slot) override {}
+  void compressed_attention(const CompressedAttentionSpec&) override {}
+  void grouped_linear(Slot, MatrixId, int, Slot) override {}
   std::vector<MoeSpec> sites;
 };
 

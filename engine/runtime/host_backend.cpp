@@ -45,6 +45,9 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       shared_weights_(static_cast<size_t>(parts.max_tokens)),
       kv_(kv_shape(parts), &parts.pool),
       states_(parts.family.geometry().state_floats, parts.sequences, &parts.pool),
+      compressed_(parts, {kernels, parts.family.geometry().max_head_dim()}),
+      grouped_(parts.family.geometry().output_groups * parts.max_tokens,
+               activation_words(parts.family.geometry().output_group_width)),
       marks_(parts.pool.threads()),
       slots_(parts.weights.bank, slots,
              make_slot_policy(moe.cache_policy, parts.weights.bank.layers(), slots, max_distinct), moe.max_prefetches,
@@ -99,6 +102,8 @@ void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const HostBackend*>(&from);
   FT_CHECK(other != nullptr);
   kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
+  auto& compressed = const_cast<HostBackend*>(other)->compressed_;  // read only
+  compressed_.copy_sequence(sequence, compressed, from_sequence, length);
   states_.copy_sequence(sequence, other->states_, from_sequence);
 }
 
@@ -111,6 +116,7 @@ void HostBackend::embed(const EmbedSpec& spec) {
       const bf16* row = embedding.rows + tokens_->ids[static_cast<size_t>(token)] * embedding.width;
       float* out = target.row(token);
       for (int64_t i = 0; i < embedding.width; ++i) out[i] = to_float(row[i]) * scale;
+      for (int copy = 1; copy < spec.copies; ++copy) std::copy_n(out, embedding.width, out + copy * embedding.width);
     }
   });
 }

@@ -12,6 +12,7 @@
 #include "engine/experts/predicted_experts.h"
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/backend_parts.h"
+#include "engine/runtime/host_compressed.h"
 #include "engine/runtime/kv_cache.h"
 #include "engine/runtime/moe_layer.h"
 #include "engine/runtime/state_cache.h"
@@ -48,6 +49,10 @@ class HostBackend final : public ServeBackend {
   void logits(const LogitsSpec& spec) override;
   void norm(Slot from, const Norm& norm, Slot to) override;
   void add(const AddSpec& spec) override;
+  void streams_read(const StreamsSpec& spec, Slot to) override;
+  void streams_write(const StreamsSpec& spec, Slot from) override;
+  void compressed_attention(const CompressedAttentionSpec& spec) override;
+  void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
@@ -77,6 +82,10 @@ class HostBackend final : public ServeBackend {
   void multiply(const PackedMatrix& matrix, int64_t rows, Range tiles, const RowBuffer<float>& to);
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
   void route(const RouterSpec& router, int32_t* ids, float* weights);
+  void route_by_score(const RouterSpec& router, int64_t row, int32_t* ids, float* weights);
+  const int32_t* experts_of_token(const RouterSpec& router, int64_t token) const {
+    return parts_.weights[router.by_token].row(tokens_->ids[static_cast<size_t>(token)]);
+  }
   std::span<const int> predict_next(const MoeSpec& spec);
   void pack_rows(const MoeSpec& spec, const Norm& norm);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
@@ -86,6 +95,9 @@ class HostBackend final : public ServeBackend {
   void apply_delta_rule(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head, int64_t column);
   void finish_delta_head(const DeltaNetSpec& spec, int64_t token, int64_t head);
   void run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x);
+  void stream_products(const StreamsSpec& spec, int64_t count, int worker, int workers);
+  void stream_factors(const StreamsSpec& spec, int64_t token);
+  void write_streams(const StreamsSpec& spec, Slot from, int64_t token, int64_t column, int64_t cols);
 
   BackendParts parts_;
   const KernelTable& kernels_;
@@ -106,6 +118,8 @@ class HostBackend final : public ServeBackend {
   std::vector<float> shared_weights_;  // (max_tokens)
   KvCache<bf16> kv_;
   StateCache states_;
+  CompressedAttention<HostCompressedMath> compressed_;
+  RowBuffer<uint32_t> grouped_;  // (groups * max_tokens) activations of a grouped product
   WorkerMarks marks_;
   ExpertSlots slots_;
   bool slots_dirty_ = false;  // filled behind the table's back

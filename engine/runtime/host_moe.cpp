@@ -5,6 +5,20 @@
 
 namespace ft {
 
+void HostBackend::route_by_score(const RouterSpec& router, int64_t row, int32_t* ids, float* weights) {
+  RouterScoresArgs args;
+  args.logits = router_logits_.row(row);
+  args.experts = parts_.weights[router.weight].layout.rows;
+  args.k = top_k_;
+  if (router.choice_bias.index >= 0) args.bias = parts_.weights[router.choice_bias].data();
+  if (router.by_token.index >= 0) args.given = experts_of_token(router, row);
+  args.scale = router.scale;
+  args.scratch = router_scratch_.row(row);
+  args.ids = ids;
+  args.weights = weights;
+  kernels_.router_scores(args);
+}
+
 // Best experts of the packed rows by a router.
 void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) {
   const int64_t rows = tokens_->count();
@@ -13,6 +27,10 @@ void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) 
   multiply_split(matrix, rows, router_logits_);
   for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
+      if (router.kind == RouterKind::kSqrtSoftplus) {
+        route_by_score(router, row, ids + row * top_k_, weights + row * top_k_);
+        continue;
+      }
       if (router.bias.index >= 0) {
         kernels_.add({router_logits_.row(row), parts_.weights[router.bias].data(), matrix.layout.rows});
       }
@@ -39,6 +57,10 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
   if (parts_.hooks.forced()) {
     count = parts_.hooks.predictions();
     parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
+  } else if (spec.next_router.by_token.index >= 0) {  // no guess, and no product
+    for (int64_t row = 0; row < rows; ++row) {
+      std::copy_n(experts_of_token(spec.next_router, row), count, predicted_ids_.data() + row * count);
+    }
   } else {
     pack_rows(spec, spec.next_router.norm);
     route(spec.next_router, predicted_ids_.data(), weights_.data());

@@ -23,6 +23,15 @@ int64_t widest_input(const BackendParts& parts) {
   return cols;
 }
 
+ReferenceCompressedMath compressed_math(const BackendParts& parts) {
+  int64_t attended = 0;
+  for (const CompressedLayer& layer : parts.family.geometry().compressed) {
+    attended = std::max(attended, layer.attended(parts.max_context));
+  }
+  if (attended == 0) return {};
+  return {parts.pool.threads(), attended, parts.family.geometry().max_head_dim()};
+}
+
 }  // namespace
 
 ReferenceBackend::ReferenceBackend(const BackendParts& parts)
@@ -38,6 +47,7 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
       kv_({parts.family.geometry().kv, parts.sequences, parts.max_context}),
       states_(parts.family.geometry().state_floats, parts.sequences),
+      compressed_(parts, compressed_math(parts)),
       top_k_(parts.family.geometry().expert.top_k),
       pairs_(parts.family.geometry().expert.experts, top_k_, parts.max_tokens),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
@@ -49,8 +59,9 @@ void ReferenceBackend::embed(const EmbedSpec& spec) {
   const EmbeddingTable& embedding = parts_.weights[spec.table];
   for (int64_t token = 0; token < tokens_->count(); ++token) {
     const bf16* row = embedding.rows + tokens_->ids[static_cast<size_t>(token)] * embedding.width;
-    std::transform(row, row + embedding.width, buffers_[spec.to].row(token),
-                   [&](bf16 value) { return to_float(value) * spec.scale; });
+    float* out = buffers_[spec.to].row(token);
+    std::transform(row, row + embedding.width, out, [&](bf16 value) { return to_float(value) * spec.scale; });
+    for (int copy = 1; copy < spec.copies; ++copy) std::copy_n(out, embedding.width, out + copy * embedding.width);
   }
 }
 

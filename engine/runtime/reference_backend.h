@@ -13,6 +13,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/expert_pairs.h"
 #include "engine/runtime/kv_cache.h"
+#include "engine/runtime/reference_compressed.h"
 #include "engine/runtime/state_cache.h"
 
 namespace ft {
@@ -37,6 +38,10 @@ class ReferenceBackend final : public StepBackend {
   void logits(const LogitsSpec& spec) override;
   void norm(Slot from, const Norm& norm, Slot to) override;
   void add(const AddSpec& spec) override;
+  void streams_read(const StreamsSpec& spec, Slot to) override;
+  void streams_write(const StreamsSpec& spec, Slot from) override;
+  void compressed_attention(const CompressedAttentionSpec& spec) override;
+  void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
 
  private:
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
@@ -52,7 +57,9 @@ class ReferenceBackend final : public StepBackend {
   void convolve(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t channel);
   void run_delta_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
   void run_shared_expert(const SharedExpert& shared, const Glu& glu, const RowBuffer<float>& x);
+  void stream_factors(const StreamsSpec& spec, int64_t token);
   void route(const RouterSpec& router, int64_t token);
+  void route_by_score(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
   void down_row(const ExpertLayout& layout, int expert, int64_t row, int worker);
   float* decoded(int worker, int index) { return decoded_.row(worker * 2 + index); }
@@ -66,6 +73,7 @@ class ReferenceBackend final : public StepBackend {
   RowBuffer<double> scores_;  // (threads) scores of max_context positions, then sums of head_dim
   KvCache<float> kv_;
   StateCache states_;
+  CompressedAttention<ReferenceCompressedMath> compressed_;
   int top_k_ = 0;
   ExpertPairs pairs_;
   std::vector<int32_t> ids_;              // (max_tokens, top_k)

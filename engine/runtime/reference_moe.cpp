@@ -10,11 +10,48 @@ namespace ft {
 using reference_math::bias_at;
 using reference_math::decode;
 using reference_math::dot;
+using reference_math::gated_value;
 using reference_math::glu_value;
 using reference_math::split;
 
+// router_scores of kernels/ops/compressed.h
+void ReferenceBackend::route_by_score(const RouterSpec& router, int64_t token) {
+  const float* logits = router_logits_.row(token);
+  const int64_t experts = parts_.weights[router.weight].layout.rows;
+  const float* bias = router.choice_bias.index < 0 ? nullptr : parts_.weights[router.choice_bias].data();
+  const auto score = [&](int64_t i) {
+    const auto l = static_cast<double>(logits[i]);
+    return static_cast<float>(std::sqrt(std::max(l, 0.0) + std::log1p(std::exp(-std::fabs(l)))));
+  };
+  int32_t* ids = ids_.data() + token * top_k_;
+  if (router.by_token.index >= 0) {
+    std::copy_n(parts_.weights[router.by_token].row(tokens_->ids[static_cast<size_t>(token)]), top_k_, ids);
+  }
+  double sum = static_cast<double>(kRouterSumFloor);
+  for (int slot = 0; slot < top_k_; ++slot) {
+    int64_t best = router.by_token.index >= 0 ? ids[slot] : -1;
+    float largest = 0;
+    for (int64_t i = 0; i < experts && router.by_token.index < 0; ++i) {
+      const float choice = score(i) + (bias != nullptr ? bias[i] : 0.0f);
+      if ((best >= 0 && !(choice > largest)) || std::find(ids, ids + slot, i) != ids + slot) continue;
+      best = i;
+      largest = choice;
+    }
+    ids[slot] = static_cast<int32_t>(best);
+    sum += static_cast<double>(score(best));
+  }
+  for (int slot = 0; slot < top_k_; ++slot) {
+    weights_[static_cast<size_t>(token * top_k_ + slot)] =
+        static_cast<float>(static_cast<double>(score(ids[slot])) / sum * static_cast<double>(router.scale));
+  }
+}
+
 // Softmax over all experts, the top_k largest, ties to the lower index.
 void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
+  if (router.kind == RouterKind::kSqrtSoftplus) {
+    route_by_score(router, token);
+    return;
+  }
   float* p = router_logits_.row(token);
   const int64_t experts = parts_.weights[router.weight].layout.rows;
   const float largest = *std::max_element(p, p + experts);
@@ -57,7 +94,8 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
   const PackedMatrix downs = expert_down(layout, parts_.weights.bank.blob(moe_index_, expert));
   decode(downs, row, w);
   for (const int64_t pair : pairs_.of(expert)) {
-    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate) + bias_at(downs, row));
+    outputs_.row(pair)[row] =
+        static_cast<float>(dot(w, activated_.row(pair), layout.intermediate) + bias_at(downs, row));
   }
 }
 

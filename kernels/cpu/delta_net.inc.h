@@ -5,6 +5,7 @@
 #include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/flush.inc.h"
 #include "kernels/cpu/for_lanes.inc.h"
+#include "kernels/cpu/log1p.inc.h"
 #include "kernels/ops/delta_net.h"
 
 namespace ft::FT_ISA_NAMESPACE {
@@ -47,14 +48,6 @@ FT_KERNEL_BODY void l2_norm_body(const L2NormArgs& args) {
         args.cols, [&](int64_t i) { store(x + i, mul(mul(load(x + i), r), scale)); },
         [&](int64_t i, int n) { store_n(x + i, mul(mul(load_n(x + i, n), r), scale), n); });
   }
-}
-
-// log(1 + u), 0 <= u <= 1
-static inline F32x16 log1p(F32x16 u) {
-  const F32x16 s = div(u, add(broadcast(2.0f), u)), z = mul(s, s);
-  F32x16 p = broadcast(kLog1pCoefficients[0]);
-  for (int i = 1; i < 8; ++i) p = fma(p, z, broadcast(kLog1pCoefficients[i]));
-  return mul(mul(broadcast(2.0f), s), p);
 }
 
 static inline void gate_heads(const DeltaGatesArgs& args, int64_t h, int n) {

@@ -42,12 +42,7 @@ using L2NormFn = void (*)(const L2NormArgs&);
 
 // Per value head of a token, in place:
 //   write = 1 / (1 + exp(-write))
-//   a = decay + bias; u = exp(-|a|); s = u / (2 + u); z = s * s
-//   l = (2 * s) * p(z), p Horner of degree 7 with coefficients 1/15, 1/13, ... 1/3, 1       (log(1 + u) by atanh)
-//   decay = exp(-(exp(log) * (max(a, 0) + l)))
-// l is right to 2^-22, relative (test: against long double).
-inline constexpr float kLog1pCoefficients[8] = {1.0f / 15, 1.0f / 13, 1.0f / 11, 1.0f / 9,
-                                                1.0f / 7,  1.0f / 5,  1.0f / 3,  1.0f};
+//   a = decay + bias; decay = exp(-(exp(log) * (max(a, 0) + log1p(exp(-|a|)))))             (kernels/ops/exp.h)
 struct DeltaGatesArgs {
   float* write = nullptr;       // (heads)
   float* decay = nullptr;       // (heads)
@@ -61,8 +56,8 @@ using DeltaGatesFn = void (*)(const DeltaGatesArgs&);
 // the i with i mod 4 == p in increasing i from +0, joined as (0 + 2) + (1 + 3). Per token and column j:
 //   m = sum of fma(S[i][j] * decay, k[i], part); d = write * (v[j] - m)
 //   S[i][j] = fma(k[i], d, S[i][j] * decay); out[j] = sum of fma(S[i][j], q[i], part)
-// In memory the state's columns stand in blocks of 16, (block, key_dim, 16); what stands in columns past value_dim is no
-// one's business.
+// In memory the state's columns stand in blocks of 16, (block, key_dim, 16); what stands in columns past value_dim is
+// no one's business.
 struct DeltaRuleArgs {
   const float* q = nullptr;  // (tokens, key_dim), normed; of all three rows are x_stride floats apart
   const float* k = nullptr;  // (tokens, key_dim), normed

@@ -15,14 +15,6 @@ float join(const float parts[kParts]) { return add(add(parts[0], parts[2]), add(
 
 float sigmoid(float x) { return div(1.0f, add(1.0f, exp(-x))); }
 
-// log(1 + u), 0 <= u <= 1
-float log1p(float u) {
-  const float s = div(u, add(2.0f, u)), z = mul(s, s);
-  float p = kLog1pCoefficients[0];
-  for (int i = 1; i < 8; ++i) p = fma(p, z, kLog1pCoefficients[i]);
-  return mul(mul(2.0f, s), p);
-}
-
 }  // namespace
 
 void causal_conv(const CausalConvArgs& args) {

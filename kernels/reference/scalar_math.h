@@ -92,6 +92,14 @@ inline float exp(float x) {
   return mul(p, std::bit_cast<float>(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23));
 }
 
+// log(1 + u), 0 <= u <= 1: kernels/ops/exp.h
+inline float log1p(float u) {
+  const float s = div(u, add(2.0f, u)), z = mul(s, s);
+  float p = kLog1pCoefficients[0];
+  for (int i = 1; i < 8; ++i) p = fma(p, z, kLog1pCoefficients[i]);
+  return mul(mul(2.0f, s), p);
+}
+
 // kernels/ops/glu.h
 inline float glu(const Glu& how, float g, float u) {
   g = flush(g);

@@ -1,0 +1,3 @@
+#include "kernels/cpu/vec_avx512.h"
+// The vocabulary comes first.
+#include "kernels/cpu/compressed.inc.h"

@@ -1,0 +1,3 @@
+#include "kernels/cpu/vec_avx2.h"
+// The vocabulary comes first.
+#include "kernels/cpu/streams.inc.h"
