@@ -144,7 +144,8 @@ double exact_glu(const Glu& how, double g, double u) {
       u = std::clamp(u, -limit, limit);
       break;
     case GluKind::kGeluTanh:
-      return 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+      // 0.5 (1 + tanh(z)), where 1 + tanh(z) loses all its digits for z < -18
+      return g / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
     case GluKind::kOss:
       g = std::min(g, limit);
       u = std::clamp(u, -limit, limit);
