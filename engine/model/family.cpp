@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kFamilies = {
     FamilyDesc{"gemma4", false, make_gemma4},
     FamilyDesc{"gemma4_text", false, make_gemma4},
+    FamilyDesc{"gpt_oss", false, make_gpt_oss},
     FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
 };
 

@@ -148,7 +148,9 @@ class Loader {
         std::fill(place.begin(), place.end(), spec.form.synthetic);
       } else {
         convert_to_f32(*plan_.vectors[i], place);
-        for (float& value : place) value = (value + spec.form.add) * spec.form.multiply;
+        if (spec.form.add != 0 || spec.form.multiply != 1) {  // -0 + 0 would be +0
+          for (float& value : place) value = (value + spec.form.add) * spec.form.multiply;
+        }
       }
     }
   }

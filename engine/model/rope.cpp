@@ -100,13 +100,13 @@ double correction_dimension(double rotations, const RopeSettings& settings) {
 
 }  // namespace
 
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions,
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta,
                                 std::string_view layer_type) {
   const ConfigReader top(config);
   const RopeKeys keys(top, layer_type);
   RopeSettings settings;
   settings.rotary_dim = rotary_dim;
-  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, 10000);
+  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, theta);
   const char* type_key = keys.has("rope_type") ? "rope_type" : "type";
   if (!keys.has(type_key)) return settings;
   const std::string type = keys.of(type_key).text(type_key, {"default", "yarn", "proportional"});

@@ -62,6 +62,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   args.scale = spec.scale;
   args.out = buffers_[Slot::kAttention].row(token) + first * spec.head_dim;
   args.heads = last - first;
+  if (spec.sinks.index >= 0) args.sinks = parts_.weights[spec.sinks].data() + first;
   kernels_.attention(args);
 }
 

@@ -127,7 +127,7 @@ void read_ropes(const Json& json, const ConfigReader& reader, Gemma4Config& conf
       if (config.kinds[layer] != kind || config.heads[layer].head_dim == head_dim) continue;
       reader.refuse("per_layer_config", "one head_dim for all layers of " + std::string(kKindNames[kind]));
     }
-    config.ropes[kind] = read_rope_settings(holder, head_dim, config.geometry.max_positions, kKindNames[kind]);
+    config.ropes[kind] = read_rope_settings(holder, head_dim, config.geometry.max_positions, 10000, kKindNames[kind]);
   }
   config.geometry.rope_tables = kKinds;
 }
