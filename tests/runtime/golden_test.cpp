@@ -56,7 +56,7 @@ Errors run_case(const std::string& path, const Json& golden, Numerics numerics) 
   const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
   const auto expected_ids = golden["greedy"].get<std::vector<int32_t>>();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-  Continuation run = run_greedy(engine, prompt, static_cast<int64_t>(expected_ids.size()));
+  Continuation run = run_along(engine, prompt, expected_ids);
   std::vector<float> at;
   for (const size_t position : golden["prompt_logits_at"].get<std::vector<size_t>>()) {
     const auto row = run.prompt_logits.begin() + static_cast<std::ptrdiff_t>(position * vocab);
