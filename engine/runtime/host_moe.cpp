@@ -22,11 +22,13 @@ void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) 
   });
 }
 
-// Packs the rows that the layer reads as `norm` makes them, unless they are.
-void HostBackend::pack_rows(const MoeSpec& spec, const Norm& norm) {
-  if (packed_by_ == norm.weight.index) return;
+// Packs the rows that the layer reads as `norm` makes them, unless they are; gives these rows.
+const RowBuffer<float>& HostBackend::pack_rows(const MoeSpec& spec, const Norm& norm) {
+  if (packed_by_ == norm.weight.index) return norm.weight.index < 0 ? buffers_[spec.from] : normed_;
   packed_by_ = norm.weight.index;
-  pack(normed(spec.from, norm), tokens_->count(), parts_.weights[spec.router.weight].layout.cols);
+  const RowBuffer<float>& x = normed(spec.from, norm);
+  pack(x, tokens_->count(), parts_.weights[spec.router.weight].layout.cols);
+  return x;
 }
 
 // What the next layer is expected to use, from the rows that this one is given.
@@ -48,13 +50,30 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
       rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
 }
 
+// The output in kBlock, the tokens' weights for it in shared_weights_.
+void HostBackend::run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x) {
+  const SharedExpert& shared = spec.shared;
+  products(x, {{shared.gate, {}, Slot::kGate}, {shared.up, {}, Slot::kUp}}, nullptr);
+  const int64_t rows = tokens_->count();
+  std::fill_n(shared_weights_.begin(), rows, 1.0f);
+  if (shared.token_gate.index >= 0) {
+    multiply_split(parts_.weights[shared.token_gate], rows, router_logits_);
+    for (int64_t row = 0; row < rows; ++row) {
+      kernels_.gate({&shared_weights_[static_cast<size_t>(row)], router_logits_.row(row), 1, GateKind::kSigmoid});
+    }
+  }
+  const ExpertLayout& routed = parts_.weights.bank.layout(spec.moe_layer);
+  glu({routed.glu, Slot::kGate, Slot::kUp, Slot::kGate, parts_.weights[shared.gate].layout.rows});
+  products(buffers_[Slot::kGate], {{shared.down, {}, Slot::kBlock}}, nullptr);
+}
+
 void HostBackend::moe(const MoeSpec& spec) {
   const int64_t rows = tokens_->count();
   packed_by_.reset();
   const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
   pack_rows(spec, spec.router.norm);
   route(spec.router, ids_.data(), weights_.data());
-  pack_rows(spec, spec.norm);
+  const RowBuffer<float>& x = pack_rows(spec, spec.norm);
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {
@@ -70,7 +89,17 @@ void HostBackend::moe(const MoeSpec& spec) {
   call.placement = placement_;
   call.given = given_;
   call.predicted = predicted;
-  moe_layer_.run(call);
+  if (spec.shared.down.index >= 0) {
+    call.shared = buffers_[Slot::kBlock].rows();
+    call.shared_weights = shared_weights_.data();
+  }
+  moe_layer_.start(call);
+  if (call.shared != nullptr) {
+    run_shared_expert(spec, x);
+    // The shared expert's products took the place.
+    pack(x, rows, parts_.weights[spec.router.weight].layout.cols);
+  }
+  moe_layer_.finish();
   if (spec.add) add_product(spec.to);
 }
 

@@ -52,6 +52,13 @@ void softcap(const SoftcapArgs& args) {
   }
 }
 
+void gate(const GateArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float g = flush(args.gate[i]);
+    args.x[i] = mul(args.x[i], div(args.kind == GateKind::kSilu ? g : 1.0f, add(1.0f, exp(-g))));
+  }
+}
+
 void merge(const MergeArgs& args) {
   for (int64_t i = 0; i < args.cols; ++i) {
     float out = 0.0f;
