@@ -61,6 +61,7 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   for (const KvLayer& layer : geometry.kv) {
     require_range("KV heads", "config.json", layer.kv_heads, 0, kMaxWidth);
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
+    require_range("window of a layer", "config.json", layer.window, 0, kMaxWidth);
   }
   require_range("recurrent state of a sequence", "config.json", geometry.state_floats, 0, kTooMany);
   require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
@@ -72,18 +73,23 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   require_range("threads", "--threads", config.threads, 1, kMaxThreads);
 }
 
-int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  int64_t per_token = 0;
-  for (const KvLayer& layer : geometry.kv) per_token = plus(per_token, times(times(2, layer.kv_heads), layer.head_dim));
-  per_token = times(per_token, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
-  return times(per_token, times(config.max_batch, config.max_context));
+int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
+
+// Windows make a cache smaller on the host device only.
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config, Device device) {
+  int64_t elements = 0;
+  for (const KvLayer& layer : geometry.kv) {
+    const int64_t positions =
+        device == Device::kHost ? kv_positions(layer, config.max_context, step_tokens(config)) : config.max_context;
+    elements = plus(elements, times(times(times(2, layer.kv_heads), layer.head_dim), positions));
+  }
+  elements = times(elements, config.max_batch);
+  return times(elements, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
 }
 
 int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   return times(times(geometry.state_floats, sizeof(float)), config.max_batch);
 }
-
-int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
@@ -119,7 +125,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   check_ranges(geometry, formats, config);
   FixedPools pools;
   pools.dense = formats.dense_bytes;
-  pools.kv = kv_cache_bytes(geometry, config);
+  pools.kv = kv_cache_bytes(geometry, config, inputs.device);
   pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));

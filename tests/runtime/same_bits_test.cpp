@@ -125,14 +125,20 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
   check_cross(data_path("golden/qwen3_moe-fp8_block"), true);
 }
 
-// Golden cases that are not in the tree: of each family, one of each format.
-constexpr const char* kSharedCases[] = {"qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct"};
+// Golden cases in the tree, and others: of each family, one of each format.
+constexpr const char* kTreeCases[] = {"gemma4.older", "gemma4.plain"};
+constexpr const char* kSharedCases[] = {"gemma4_text", "qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct"};
 
 template <class F>
-void for_shared_cases(F&& check) {
+void for_other_families(F&& check) {
+  for (const char* name : kTreeCases) {
+    const std::string path = data_path(std::string("golden/") + name);
+    CAPTURE(path);
+    check(path);
+  }
   const std::string root = shared_path("golden");
   if (root.empty()) {
-    MESSAGE("skipped: FT_SHARED has no golden cases");
+    MESSAGE("FT_SHARED has no golden cases: only those of the tree are run");
     return;
   }
   for (const char* name : kSharedCases) {
@@ -143,16 +149,16 @@ void for_shared_cases(F&& check) {
 }
 
 TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: other families") {
-  for_shared_cases([](const std::string& path) { check_cross(path, true); });
+  for_other_families([](const std::string& path) { check_cross(path, true); });
 }
 
 TEST_CASE(
     "other families: prefill chunks, and decode after prefill, give the bits of one pass, around every boundary") {
-  for_shared_cases([](const std::string& path) {
+  for_other_families([](const std::string& path) {
     const LoadedModel model = model_at(path);
     EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
-    // Taps of a convolution, splits and groups of attention.
-    for (const int64_t length : {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200}) {
+    // Taps of a convolution, windows (7, 24, 32), splits and groups of attention, the smallest rings of windows (128).
+    for (const int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 24, 25, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
       CAPTURE(length);
       config.prefill_chunk = kMaxPrefillChunk;
       const std::string expected = run_hash(model, config, length, 3);
@@ -175,7 +181,7 @@ TEST_CASE(
 }
 
 TEST_CASE("other families: look-ahead, a history of the cache and of the sequence, and the place in a batch") {
-  for_shared_cases([](const std::string& path) {
+  for_other_families([](const std::string& path) {
     const LoadedModel model = model_at(path);
     const int64_t half = model.family->geometry().total_experts() / 2;
     const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));

@@ -107,8 +107,9 @@ void read_attention(const ConfigReader& reader, Gemma4Config& config) {
   } else {
     read_global_heads(reader, config);
   }
-  for (const HeadShape& heads : config.heads) {
-    geometry.kv.push_back({heads.kv_heads, heads.head_dim});
+  for (size_t layer = 0; layer < config.heads.size(); ++layer) {
+    const HeadShape& heads = config.heads[layer];
+    geometry.kv.push_back({heads.kv_heads, heads.head_dim, config.kinds[layer] == kSliding ? config.window : 0});
     geometry.widest_heads = std::max(geometry.widest_heads, heads.query_width());
   }
 }
