@@ -61,6 +61,7 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   for (const KvLayer& layer : geometry.kv) {
     require_range("KV heads", "config.json", layer.kv_heads, 0, kMaxWidth);
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
+    require_range("window of a layer", "config.json", layer.window, 0, kMaxWidth);
   }
   for (const CompressedLayer& layer : geometry.compressed) {
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
@@ -78,24 +79,28 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   require_range("threads", "--threads", config.threads, 1, kMaxThreads);
 }
 
-int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  int64_t per_token = 0;
-  for (const KvLayer& layer : geometry.kv) per_token = plus(per_token, times(times(2, layer.kv_heads), layer.head_dim));
-  const int64_t element = config.numerics == Numerics::kReference ? 4 : 2;  // fp32 or bf16
-  per_token = times(per_token, element);
-  int64_t compressed = 0;  // a sequence
-  for (const CompressedLayer& layer : geometry.compressed) {
-    compressed = plus(compressed, plus(times(layer.elements(config.max_context), element),
-                                       times(layer.open_floats(), sizeof(float))));
+int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
+
+// Windows make a cache smaller on the host device only.
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config, Device device) {
+  int64_t elements = 0;
+  for (const KvLayer& layer : geometry.kv) {
+    const int64_t positions =
+        device == Device::kHost ? kv_positions(layer, config.max_context, step_tokens(config)) : config.max_context;
+    elements = plus(elements, times(times(times(2, layer.kv_heads), layer.head_dim), positions));
   }
-  return plus(times(per_token, times(config.max_batch, config.max_context)), times(compressed, config.max_batch));
+  int64_t open = 0;  // fp32 whatever the numerics
+  for (const CompressedLayer& layer : geometry.compressed) {
+    elements = plus(elements, layer.elements(config.max_context));
+    open = plus(open, times(layer.open_floats(), sizeof(float)));
+  }
+  const int64_t bytes = times(elements, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
+  return times(plus(bytes, open), config.max_batch);
 }
 
 int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   return times(times(geometry.state_floats, sizeof(float)), config.max_batch);
 }
-
-int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
@@ -131,7 +136,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   check_ranges(geometry, formats, config);
   FixedPools pools;
   pools.dense = formats.dense_bytes;
-  pools.kv = kv_cache_bytes(geometry, config);
+  pools.kv = kv_cache_bytes(geometry, config, inputs.device);
   pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));

@@ -7,6 +7,7 @@
 
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
+#include "kernels/ops/attention.h"
 
 namespace ft {
 
@@ -22,14 +23,19 @@ struct ExpertGeometry {
 struct KvLayer {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t window = 0;  // positions that a query of the layer sees, itself included; 0: all
 
   int64_t elements() const { return 2 * kv_heads * head_dim; }
   bool operator==(const KvLayer&) const = default;
 };
 
+// The tokens at its end that a sequence may forget (Engine::rewind_sequence) although caches of windows forget, too.
+inline constexpr int64_t kRewindPositions = 64;
+
 // What a layer with compressed attention caches per sequence: the last `window` rows (key and value at once), and an
 // entry for every `ratio` tokens, with an index entry where there is an indexer. The tokens of windows that are not
-// closed are kept in fp32 whatever the numerics: a value and a logit for each channel of what becomes an entry.
+// closed are kept in fp32 whatever the numerics: a value and a logit for each channel of what becomes an entry. Rows
+// and open tokens are rings, with room for what a sequence may forget again.
 struct CompressedLayer {
   int64_t head_dim = 0;
   int64_t window = 0;
@@ -40,22 +46,36 @@ struct CompressedLayer {
   int64_t index_top_k = 0;  // entries that a token attends to at most, with an indexer
 
   int64_t halves() const { return overlap ? 2 : 1; }
-  int64_t ring_rows(int64_t positions) const { return window < positions ? window : positions; }
+  int64_t visible_rows(int64_t positions) const { return window < positions ? window : positions; }
+  int64_t ring_rows(int64_t positions) const {
+    return window + kRewindPositions < positions ? window + kRewindPositions : positions;
+  }
   int64_t entries(int64_t positions) const { return ratio > 0 ? positions / ratio : 0; }
-  int64_t open_rows() const { return ratio * halves(); }
+  int64_t open_rows() const { return ratio * halves(); }  // tokens that an entry is made of
+  int64_t open_ring() const { return ratio > 0 ? open_rows() + kRewindPositions : 0; }
   int64_t open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
   // Of one sequence of that many positions.
   int64_t elements(int64_t positions) const {
     return ring_rows(positions) * head_dim + entries(positions) * (head_dim + index_dim);
   }
-  int64_t open_floats() const { return open_rows() * open_row_floats(); }
+  int64_t open_floats() const { return open_ring() * open_row_floats(); }
   // Rows that one token attends to.
   int64_t attended(int64_t positions) const {
     const int64_t all = entries(positions);
-    return ring_rows(positions) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
+    return visible_rows(positions) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
   }
   bool operator==(const CompressedLayer&) const = default;
 };
+
+// Positions of one sequence in a layer's cache on the host device. Of a layer with a window it is a ring that holds
+// what the first of a step's tokens still sees when the last one has been appended; whole splits of attention, so that
+// a split never lies across the end of the ring.
+constexpr int64_t kv_positions(const KvLayer& layer, int64_t max_context, int64_t step_tokens) {
+  if (layer.window == 0) return max_context;
+  const int64_t beside = step_tokens > kRewindPositions ? step_tokens : kRewindPositions;
+  const int64_t splits = (layer.window + beside + kAttentionSplit - 1) / kAttentionSplit;
+  return splits * kAttentionSplit < max_context ? splits * kAttentionSplit : max_context;
+}
 
 struct ModelGeometry {
   std::string family;  // "qwen3_moe"

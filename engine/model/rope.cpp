@@ -100,8 +100,8 @@ double correction_dimension(double rotations, const RopeSettings& settings) {
 
 }  // namespace
 
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions,
-                                 std::string_view layer_type, double theta) {
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta,
+                                std::string_view layer_type) {
   const ConfigReader top(config);
   const RopeKeys keys(top, layer_type);
   RopeSettings settings;

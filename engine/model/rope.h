@@ -47,10 +47,10 @@ inline constexpr double kMaxYarnFactor = 1e4;
 inline constexpr int64_t kMaxModelPositions = int64_t{1} << 24;
 
 // Merges old keys (rope_theta, rope_scaling with "type") and new ones (rope_parameters with "rope_type"); keys of
-// rope_parameters win over those of rope_scaling, those over top-level ones. With a layer type the settings are those
-// of rope_parameters[layer_type], which must be there. Without rope_theta it is `theta`. Throws Error naming the key.
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions,
-                                std::string_view layer_type = {}, double theta = 10000);
+// rope_parameters win over those of rope_scaling, those over top-level ones. Without rope_theta it is `theta`. With a
+// layer type the settings are those of rope_parameters[layer_type], which must be there. Throws Error naming the key.
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta = 10000,
+                                std::string_view layer_type = {});
 
 // (half): in double, rounded once.
 std::vector<float> rope_frequencies(const RopeSettings& settings);

@@ -311,7 +311,7 @@ class CompressedAttention {
 
   // The last rows of every run go where the next step finds them.
   void keep(int worker, int workers) {
-    const int64_t ring = cache_.ring_rows(spec_->layer), open = layer_->open_rows();
+    const int64_t ring = cache_.ring_rows(spec_->layer), open = layer_->open_ring();
     const Range part = split_range(tokens_->count(), worker, workers);
     for (int64_t token = part.begin; token < part.end; ++token) {
       const StepTokens::Run& run = run_of(token);

@@ -48,7 +48,7 @@ template <class Element>
 float* CompressedCache<Element>::open_row(int index, int sequence, int64_t position) {
   const CompressedLayer& shape = layer(index);
   return open_.as<float>() + open_begins_[static_cast<size_t>(index)] + sequence * shape.open_floats() +
-         position % shape.open_rows() * shape.open_row_floats();
+         position % shape.open_ring() * shape.open_row_floats();
 }
 
 template <class Element>
@@ -56,14 +56,15 @@ void CompressedCache<Element>::copy_sequence(int sequence, CompressedCache& from
   FT_CHECK(layers_ == from.layers_ && length <= positions_ && length <= from.positions_);
   for (int index = 0; index < static_cast<int>(layers_.size()); ++index) {
     const CompressedLayer& shape = layer(index);
-    for (int64_t t = std::max<int64_t>(0, length - shape.window); t < length; ++t) {
+    const int64_t rows = std::min(ring_rows(index), from.ring_rows(index));
+    for (int64_t t = std::max<int64_t>(0, length - rows); t < length; ++t) {
       std::copy_n(from.row(index, from_sequence, t), shape.head_dim, row(index, sequence, t));
     }
     if (shape.ratio == 0) continue;
     const int64_t entries = length / shape.ratio;
     std::copy_n(from.entry(index, from_sequence, 0), entries * shape.head_dim, entry(index, sequence, 0));
     std::copy_n(from.index_entry(index, from_sequence, 0), entries * shape.index_dim, index_entry(index, sequence, 0));
-    for (int64_t t = std::max<int64_t>(0, length - shape.open_rows()); t < length; ++t) {
+    for (int64_t t = std::max<int64_t>(0, length - shape.open_ring()); t < length; ++t) {
       std::copy_n(from.open_row(index, from_sequence, t), shape.open_row_floats(), open_row(index, sequence, t));
     }
   }

@@ -61,6 +61,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
   args.v = kv_.values(spec.kv_layer, sequence, kv_head);
   args.kv_stride = kv_.stride(spec.kv_layer);
+  args.ring = kv_.ring(spec.kv_layer);
   args.length = tokens_->position[index] + 1;
   args.begin = spec.window > 0 ? std::max<int64_t>(0, args.length - spec.window) : 0;
   args.head_dim = spec.head_dim;

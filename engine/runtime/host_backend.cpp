@@ -17,7 +17,7 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
 
 KvShape kv_shape(const BackendParts& parts) {
   const ModelGeometry& geometry = parts.family.geometry();
-  return {geometry.kv, parts.sequences, parts.max_context};
+  return {geometry.kv, parts.sequences, parts.max_context, parts.max_tokens};
 }
 
 }  // namespace

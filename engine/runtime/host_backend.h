@@ -87,7 +87,7 @@ class HostBackend final : public ServeBackend {
     return parts_.weights[router.by_token].row(tokens_->ids[static_cast<size_t>(token)]);
   }
   std::span<const int> predict_next(const MoeSpec& spec);
-  void pack_rows(const MoeSpec& spec, const Norm& norm);
+  const RowBuffer<float>& pack_rows(const MoeSpec& spec, const Norm& norm);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);

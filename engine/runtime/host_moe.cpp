@@ -40,11 +40,13 @@ void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) 
   });
 }
 
-// Packs the rows that the layer reads as `norm` makes them, unless they are.
-void HostBackend::pack_rows(const MoeSpec& spec, const Norm& norm) {
-  if (packed_by_ == norm.weight.index) return;
+// Packs the rows that the layer reads as `norm` makes them, unless they are; gives these rows.
+const RowBuffer<float>& HostBackend::pack_rows(const MoeSpec& spec, const Norm& norm) {
+  if (packed_by_ == norm.weight.index) return norm.weight.index < 0 ? buffers_[spec.from] : normed_;
   packed_by_ = norm.weight.index;
-  pack(normed(spec.from, norm), tokens_->count(), parts_.weights[spec.router.weight].layout.cols);
+  const RowBuffer<float>& x = normed(spec.from, norm);
+  pack(x, tokens_->count(), parts_.weights[spec.router.weight].layout.cols);
+  return x;
 }
 
 // What the next layer is expected to use, from the rows that this one is given.
@@ -93,7 +95,7 @@ void HostBackend::moe(const MoeSpec& spec) {
   const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
   pack_rows(spec, spec.router.norm);
   route(spec.router, ids_.data(), weights_.data());
-  pack_rows(spec, spec.norm);
+  const RowBuffer<float>& x = pack_rows(spec, spec.norm);
   if (placement_ == MoePlacement::kGiven) {
     deal_plan_ids(*given_, rows, top_k_, ids_.data());
   } else {

@@ -53,12 +53,13 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   const float* q = buffers_[spec.gated ? Slot::kAttention : Slot::kQuery].row(token) + head * spec.head_dim;
   const float* keys = kv_.keys(spec.kv_layer, tokens_->sequence[index], kv_head);
   const float* values = kv_.values(spec.kv_layer, tokens_->sequence[index], kv_head);
-  const int64_t stride = kv_.stride(spec.kv_layer);
+  const int64_t stride = kv_.stride(spec.kv_layer), ring = kv_.ring(spec.kv_layer);
+  const auto row_of = [&](int64_t position) { return (ring > 0 ? position % ring : position) * stride; };
   const int64_t length = tokens_->position[index] + 1;
   const int64_t begin = spec.window > 0 ? std::max<int64_t>(0, length - spec.window) : 0;
   double largest = -HUGE_VAL, sum = 0;
   for (int64_t t = begin; t < length; ++t) {
-    scores[t] = dot(q, keys + t * stride, spec.head_dim) * static_cast<double>(spec.scale);
+    scores[t] = dot(q, keys + row_of(t), spec.head_dim) * static_cast<double>(spec.scale);
     largest = std::max(largest, scores[t]);
   }
   if (spec.sinks.index >= 0) {
@@ -70,7 +71,7 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   double* mixed = scores + parts_.max_context;  // (head_dim)
   std::fill_n(mixed, spec.head_dim, 0.0);
   for (int64_t t = begin; t < length; ++t) {
-    const float* value = values + t * stride;
+    const float* value = values + row_of(t);
     for (int64_t d = 0; d < spec.head_dim; ++d) mixed[d] += scores[t] * static_cast<double>(value[d]);
   }
   float* out = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;

@@ -45,7 +45,7 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
       decoded_(parts.pool.threads() * 2, widest_input(parts)),
       scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
-      kv_({parts.family.geometry().kv, parts.sequences, parts.max_context}),
+      kv_({parts.family.geometry().kv, parts.sequences, parts.max_context, parts.max_tokens}),
       states_(parts.family.geometry().state_floats, parts.sequences),
       compressed_(parts, compressed_math(parts)),
       top_k_(parts.family.geometry().expert.top_k),

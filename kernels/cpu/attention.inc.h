@@ -26,8 +26,8 @@ constexpr int kKeyTile = 4;  // keys scored together: tree_sum_rows takes four
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 struct SplitRange {
-  int64_t start;    // position of the split, a multiple of kSplit
-  int first, last;  // visible positions, from `start`
+  int64_t start;    // row of the split's first position, a multiple of kSplit
+  int first, last;  // visible positions, from the first one
 };
 
 // What some positions give (a split, or splits joined), for all heads.
@@ -298,7 +298,7 @@ FT_KERNEL_BODY void attend(const AttentionArgs& args, int64_t first_head) {
   for (int64_t split = args.begin / kSplit; split * kSplit < args.length; ++split) {
     const int64_t start = split * kSplit;
     const int64_t first = args.begin - start, last = args.length - start;
-    const SplitRange range{start, static_cast<int>(first > 0 ? first : 0),
+    const SplitRange range{args.ring > 0 ? start % args.ring : start, static_cast<int>(first > 0 ? first : 0),
                            static_cast<int>(last < kSplit ? last : kSplit)};
     Part<kHeads>& part = *waiting.next();
     score_split(args, range, state);

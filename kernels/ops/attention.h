@@ -38,7 +38,7 @@ inline constexpr int64_t kMaxHeadDim = 512;
 
 struct AttentionArgs {
   const float* q = nullptr;  // (heads, head_dim); values that the caller rounded to bf16: lower bits are ignored
-  const bf16* k = nullptr;   // row t at k + t * kv_stride
+  const bf16* k = nullptr;   // position t at k + t * kv_stride, or where `ring` says
   const bf16* v = nullptr;
   int64_t kv_stride = 0;  // elements between positions
   int64_t begin = 0;      // first visible position (0, or the window's start)
@@ -48,6 +48,9 @@ struct AttentionArgs {
   float* out = nullptr;  // (heads, head_dim); may be q
   int64_t heads = 1;     // query heads of this key/value head: given together they share one walk over the cache
   const float* sinks = nullptr;  // (heads), or none
+  // Position t is at k + (t mod ring) * kv_stride, v likewise: a multiple of kAttentionSplit that [begin, length) fits
+  // in, so that a split's rows follow each other. 0: no ring.
+  int64_t ring = 0;
 };
 using AttentionFn = void (*)(const AttentionArgs&);
 

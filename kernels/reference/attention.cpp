@@ -49,6 +49,8 @@ void join(Part& a, const Part& b, int64_t head_dim) {
   for (size_t d = 0; d < static_cast<size_t>(head_dim); ++d) a.out[d] = fma(b.out[d], wb, mul(a.out[d], wa));
 }
 
+int64_t row_of(const AttentionArgs& args, int64_t t) { return (args.ring > 0 ? t % args.ring : t) * args.kv_stride; }
+
 Part split_of(const AttentionArgs& args, const float* q, int64_t split) {
   Part part;
   const int64_t first = std::max(split * kAttentionSplit, args.begin);
@@ -58,14 +60,14 @@ Part split_of(const AttentionArgs& args, const float* q, int64_t split) {
   std::array<float, kAttentionSplit> score;
   for (int64_t t = first; t < last; ++t) {
     float& s = score[static_cast<size_t>(t % kAttentionSplit)];
-    s = mul(dot(q, args.k + t * args.kv_stride, args.head_dim), args.scale);
+    s = mul(dot(q, args.k + row_of(args, t), args.head_dim), args.scale);
     part.m = max(s, part.m);
   }
   float lanes[kLanes] = {};
   for (int64_t t = first; t < last; ++t) {
     const float e = exp(sub(score[static_cast<size_t>(t % kAttentionSplit)], part.m));
     lanes[t % kLanes] = add(lanes[t % kLanes], e);
-    const bf16* v = args.v + t * args.kv_stride;
+    const bf16* v = args.v + row_of(args, t);
     for (int64_t d = 0; d < args.head_dim; ++d) {
       float& out = part.out[static_cast<size_t>(d)];
       out = fma(e, to_float(v[d]), out);

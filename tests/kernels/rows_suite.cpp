@@ -281,6 +281,42 @@ FT_OP_CASE(kAttention, attention_equals_reference_over_head_sizes_lengths_and_wi
   });
 }
 
+// Positions in a line, and the same in a ring that has just room for them: what is not visible is NaN.
+FT_OP_CASE(kAttention, attention_in_a_ring_is_that_of_the_same_rows_in_a_line) {
+  in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn) {
+    Random random(kSeed);
+    for (const int64_t head_dim : {30, 64}) {
+      for (const int64_t ring : {kAttentionSplit, 3 * kAttentionSplit, 17 * kAttentionSplit}) {
+        for (const int64_t length : {int64_t{1}, ring - 1, ring, ring + 1, 3 * ring + 5, 5 * ring + 63}) {
+          for (const int64_t visible : {int64_t{1}, int64_t{40}, ring - kAttentionSplit + 1}) {
+            const int64_t heads = 3, begin = std::max<int64_t>(0, length - visible);
+            Guarded<float> q(heads * head_dim), in_line(q.size()), in_ring(q.size());
+            Guarded<bf16> k(length * head_dim), v(k.size()), ring_k(ring * head_dim), ring_v(ring_k.size());
+            fill(random, Values::kNormal, q.data(), q.size());
+            for (int64_t i = 0; i < q.size(); ++i) q[i] = round_to_bf16(q[i]);
+            for (int64_t i = 0; i < ring_k.size(); ++i) ring_k[i] = ring_v[i] = to_bf16(NAN);
+            for (int64_t i = 0; i < k.size(); ++i) {
+              k[i] = to_bf16(random_value(random, Values::kNormal));
+              v[i] = to_bf16(random_value(random, Values::kNormal));
+              const int64_t t = i / head_dim;
+              if (t < begin) continue;
+              ring_k[t % ring * head_dim + i % head_dim] = k[i];
+              ring_v[t % ring * head_dim + i % head_dim] = v[i];
+            }
+            AttentionArgs args{q.data(), k.data(), v.data(), head_dim,       begin,
+                               length,   head_dim, 0.125f,   in_line.data(), heads};
+            fn(args);
+            args.k = ring_k.data(), args.v = ring_v.data(), args.out = in_ring.data(), args.ring = ring;
+            fn(args);
+            REQUIRE(first_difference(in_line.data(), in_ring.data(), in_ring.size()) == -1);
+            REQUIRE((in_ring.intact() && ring_k.intact() && ring_v.intact()));
+          }
+        }
+      }
+    }
+  });
+}
+
 FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_same) {
   in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn) {
     Random random(kSeed);

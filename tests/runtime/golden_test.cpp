@@ -85,6 +85,29 @@ TEST_CASE("reference numerics agree with transformers in float32, greedy ids inc
   }
 }
 
+TEST_CASE("reference numerics: chunks of a prompt give what one pass gives, past every window and ring") {
+  for (const std::string& path : golden_cases()) {
+    CAPTURE(path);
+    const Json golden = read_json_file(path + "/golden.json");
+    const LoadedModel model = model_at(path);
+    EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
+    config.numerics = Numerics::kReference;
+    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+    const auto ids = golden["greedy"].get<std::vector<int32_t>>();
+    std::vector<float> one_pass;
+    for (const int chunk : {kMaxPrefillChunk, 5, 64}) {
+      config.prefill_chunk = chunk;
+      Engine engine(model, config, kPlenty);
+      const Continuation run = run_along(engine, prompt, ids);
+      std::vector<float> logits = run.prompt_logits;
+      logits.insert(logits.end(), run.decode_logits.begin(), run.decode_logits.end());
+      if (one_pass.empty()) one_pass = logits;
+      CAPTURE(chunk);
+      CHECK(relative_error(logits, one_pass) <= 1e-5);
+    }
+  }
+}
+
 TEST_CASE("serve numerics stay within 1.5 times a bf16 run's distance from float32") {
   for (const std::string& path : golden_cases()) {
     CAPTURE(path);

@@ -87,10 +87,10 @@ void read_ropes(const Json& json, const ConfigReader& reader, int64_t dim, Deeps
   const auto theta = [&](const char* key, double absent) { return reader.number(key, 2, kMaxRopeTheta, absent); };
   config.main_rope.rotary_dim = dim;
   config.main_rope.theta = theta("rope_theta", 10000);
-  if (nested("main")) config.main_rope = read_rope_settings(json, dim, positions, "main", config.main_rope.theta);
+  if (nested("main")) config.main_rope = read_rope_settings(json, dim, positions, config.main_rope.theta, "main");
   const double compress_theta = theta("compress_rope_theta", 160000);
   if (nested("compress")) {
-    config.compress_rope = read_rope_settings(json, dim, positions, "compress", compress_theta);
+    config.compress_rope = read_rope_settings(json, dim, positions, compress_theta, "compress");
   } else {
     Json flat = Json::object();
     const Json* scaling = reader.object("rope_scaling");

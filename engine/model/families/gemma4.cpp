@@ -107,8 +107,9 @@ void read_attention(const ConfigReader& reader, Gemma4Config& config) {
   } else {
     read_global_heads(reader, config);
   }
-  for (const HeadShape& heads : config.heads) {
-    geometry.kv.push_back({heads.kv_heads, heads.head_dim});
+  for (size_t layer = 0; layer < config.heads.size(); ++layer) {
+    const HeadShape& heads = config.heads[layer];
+    geometry.kv.push_back({heads.kv_heads, heads.head_dim, config.kinds[layer] == kSliding ? config.window : 0});
     geometry.widest_heads = std::max(geometry.widest_heads, heads.query_width());
   }
 }
@@ -127,7 +128,7 @@ void read_ropes(const Json& json, const ConfigReader& reader, Gemma4Config& conf
       if (config.kinds[layer] != kind || config.heads[layer].head_dim == head_dim) continue;
       reader.refuse("per_layer_config", "one head_dim for all layers of " + std::string(kKindNames[kind]));
     }
-    config.ropes[kind] = read_rope_settings(holder, head_dim, config.geometry.max_positions, kKindNames[kind]);
+    config.ropes[kind] = read_rope_settings(holder, head_dim, config.geometry.max_positions, 10000, kKindNames[kind]);
   }
   config.geometry.rope_tables = kKinds;
 }

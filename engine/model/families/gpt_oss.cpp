@@ -44,7 +44,7 @@ RopeSettings read_rope(Json json, const HeadShape& heads, int64_t max_positions)
     json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
                                {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
   }
-  return read_rope_settings(json, heads.head_dim, max_positions, {}, kTheta);
+  return read_rope_settings(json, heads.head_dim, max_positions, kTheta);
 }
 
 GptOssConfig read_config(const Json& json) {
