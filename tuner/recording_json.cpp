@@ -52,22 +52,55 @@ std::vector<KvLayer> parse_kv(const Json& runs, int layers, const std::string& s
   return kv;
 }
 
+// Likewise: [layers, head dimension, window, ratio, overlap, index dimension, index heads, index top k].
+OrderedJson compressed_to_json(const std::vector<CompressedLayer>& layers) {
+  OrderedJson runs = OrderedJson::array();
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i;
+    while (end < layers.size() && layers[end] == layers[i]) ++end;
+    const CompressedLayer& layer = layers[i];
+    runs.push_back({end - i, layer.head_dim, layer.window, layer.ratio, layer.overlap ? 1 : 0, layer.index_dim,
+                    layer.index_heads, layer.index_top_k});
+    i = end;
+  }
+  return runs;
+}
+
+std::vector<CompressedLayer> parse_compressed(const Json& runs, int layers, const std::string& source) {
+  std::vector<CompressedLayer> compressed;
+  for (const Json& run : runs) {
+    const auto count = run.at(0).get<size_t>();
+    if (compressed.size() + count > static_cast<size_t>(layers)) {
+      refuse(source, "$.geometry.compressed", std::to_string(compressed.size() + count) + " layers",
+             "at most layers, " + std::to_string(layers));
+    }
+    compressed.insert(compressed.end(), count,
+                      {run.at(1), run.at(2), run.at(3), run.at(4).get<int>() != 0, run.at(5), run.at(6), run.at(7)});
+  }
+  return compressed;
+}
+
 OrderedJson geometry_to_json(const ModelGeometry& geometry) {
-  return {{"family", geometry.family},
-          {"layers", geometry.layers},
-          {"moe_layers", geometry.moe_layers},
-          {"experts", geometry.expert.experts},
-          {"top_k", geometry.expert.top_k},
-          {"expert_hidden", geometry.expert.hidden},
-          {"expert_intermediate", geometry.expert.intermediate},
-          {"hidden", geometry.hidden},
-          {"vocab", geometry.vocab},
-          {"max_positions", geometry.max_positions},
-          {"kv", kv_to_json(geometry.kv)},
-          {"state_floats", geometry.state_floats},
-          {"widest_heads", geometry.widest_heads},
-          {"rope_tables", geometry.rope_tables},
-          {"slot_floats", geometry.slot_floats}};
+  OrderedJson json = {{"family", geometry.family},
+                      {"layers", geometry.layers},
+                      {"moe_layers", geometry.moe_layers},
+                      {"experts", geometry.expert.experts},
+                      {"top_k", geometry.expert.top_k},
+                      {"expert_hidden", geometry.expert.hidden},
+                      {"expert_intermediate", geometry.expert.intermediate},
+                      {"hidden", geometry.hidden},
+                      {"vocab", geometry.vocab},
+                      {"max_positions", geometry.max_positions},
+                      {"kv", kv_to_json(geometry.kv)},
+                      {"state_floats", geometry.state_floats},
+                      {"widest_heads", geometry.widest_heads},
+                      {"rope_tables", geometry.rope_tables},
+                      {"slot_floats", geometry.slot_floats}};
+  if (geometry.compressed.empty()) return json;
+  json["compressed"] = compressed_to_json(geometry.compressed);
+  json["output_groups"] = geometry.output_groups;
+  json["output_group_width"] = geometry.output_group_width;
+  return json;
 }
 
 ModelGeometry parse_geometry(const Json& json, const std::string& source) {
@@ -81,6 +114,9 @@ ModelGeometry parse_geometry(const Json& json, const std::string& source) {
   geometry.vocab = json.at("vocab");
   geometry.max_positions = json.at("max_positions");
   geometry.kv = parse_kv(json.at("kv"), geometry.layers, source);
+  geometry.compressed = parse_compressed(json.value("compressed", Json::array()), geometry.layers, source);
+  geometry.output_groups = json.value("output_groups", 0);
+  geometry.output_group_width = json.value("output_group_width", int64_t{0});
   geometry.state_floats = json.at("state_floats");
   geometry.widest_heads = json.at("widest_heads");
   geometry.rope_tables = json.value("rope_tables", 1);  // absent in recordings of before there were several

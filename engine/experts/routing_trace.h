@@ -39,7 +39,8 @@ struct RoutingTrace {
 inline constexpr int kMaxTracePredictions = 64;  // per token and layer
 
 // Throws Error(kUsage) that begins with `what` when counts are out of range, the number of ids or predicted ids does
-// not match, an id is no expert, or a pick or prediction names one expert twice.
+// not match, an id is no expert, or a prediction names one expert twice. A pick may: where experts are chosen by token
+// id, a row of the table can name one twice, and it then counts twice.
 void check_routing_trace(const RoutingTrace& trace, const std::string& what);
 
 struct TraceStatistics {

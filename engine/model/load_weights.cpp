@@ -244,12 +244,13 @@ class Loader {
     }
   }
 
-  [[noreturn]] static void refuse_index(const IndexTableSpec& spec, int64_t row, int64_t value) {
+  [[noreturn]] void refuse_index(const IndexTableSpec& spec, int64_t row, int64_t value) const {
+    const auto here = [&](const std::string& name) { return plan_.checkpoint->find(name) != nullptr; };
     throw Error(ErrorKind::kFailed,
                 {.what = "a table of the checkpoint holds an index out of range, in row " + std::to_string(row),
                  .value = std::to_string(value),
                  .allowed = "0 to " + std::to_string(spec.limit - 1),
-                 .path = spec.names.front()});
+                 .path = *std::find_if(spec.names.begin(), spec.names.end(), here)});
   }
 
   void load_experts() {

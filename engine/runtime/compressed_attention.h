@@ -96,7 +96,7 @@ class CompressedAttention {
     });
   }
 
-  void copy_sequence(int sequence, CompressedAttention& from, int from_sequence, int64_t length) {
+  void copy_sequence(int sequence, const CompressedAttention& from, int from_sequence, int64_t length) {
     cache_.copy_sequence(sequence, from.cache_, from_sequence, length);
   }
 
@@ -148,7 +148,7 @@ class CompressedAttention {
       const int64_t token = task / units, first = task % units;
       const int64_t last = std::min(units, first + part.end - task);
       if (first < heads) prepare_queries(token, first, std::min(last, heads));
-      if (last > heads && first < all)
+      if (all > heads && last > heads && first < all)
         prepare_index(token, std::max(first, heads) - heads, std::min(last, all) - heads);
       if (last == units) prepare_row(token);
       task += last - first;

@@ -19,40 +19,43 @@ CompressedCache<Element>::CompressedCache(const std::vector<CompressedLayer>& la
   }
   memory_ = HostBuffer(elements * static_cast<int64_t>(sizeof(Element)), pool);
   open_ = HostBuffer(floats * static_cast<int64_t>(sizeof(float)), pool);
+  elements_ = memory_.template as<Element>();
+  floats_ = open_.as<float>();
 }
 
 template <class Element>
-Element* CompressedCache<Element>::begin(int index, int sequence) {
+Element* CompressedCache<Element>::begin(int index, int sequence) const {
   FT_CHECK(sequence >= 0 && sequence < sequences_);
-  return memory_.as<Element>() + begins_[static_cast<size_t>(index)] + sequence * layer(index).elements(positions_);
+  return elements_ + begins_[static_cast<size_t>(index)] + sequence * layer(index).elements(positions_);
 }
 
 template <class Element>
-Element* CompressedCache<Element>::row(int index, int sequence, int64_t position) {
+Element* CompressedCache<Element>::row(int index, int sequence, int64_t position) const {
   return begin(index, sequence) + position % ring_rows(index) * layer(index).head_dim;
 }
 
 template <class Element>
-Element* CompressedCache<Element>::entry(int index, int sequence, int64_t entry) {
+Element* CompressedCache<Element>::entry(int index, int sequence, int64_t entry) const {
   return begin(index, sequence) + (ring_rows(index) + entry) * layer(index).head_dim;
 }
 
 template <class Element>
-Element* CompressedCache<Element>::index_entry(int index, int sequence, int64_t entry) {
+Element* CompressedCache<Element>::index_entry(int index, int sequence, int64_t entry) const {
   const CompressedLayer& shape = layer(index);
   return begin(index, sequence) + (ring_rows(index) + shape.entries(positions_)) * shape.head_dim +
          entry * shape.index_dim;
 }
 
 template <class Element>
-float* CompressedCache<Element>::open_row(int index, int sequence, int64_t position) {
+float* CompressedCache<Element>::open_row(int index, int sequence, int64_t position) const {
   const CompressedLayer& shape = layer(index);
-  return open_.as<float>() + open_begins_[static_cast<size_t>(index)] + sequence * shape.open_floats() +
+  return floats_ + open_begins_[static_cast<size_t>(index)] + sequence * shape.open_floats() +
          position % shape.open_ring() * shape.open_row_floats();
 }
 
 template <class Element>
-void CompressedCache<Element>::copy_sequence(int sequence, CompressedCache& from, int from_sequence, int64_t length) {
+void CompressedCache<Element>::copy_sequence(int sequence, const CompressedCache& from, int from_sequence,
+                                             int64_t length) {
   FT_CHECK(layers_ == from.layers_ && length <= positions_ && length <= from.positions_);
   for (int index = 0; index < static_cast<int>(layers_.size()); ++index) {
     const CompressedLayer& shape = layer(index);

@@ -25,25 +25,27 @@ class CompressedCache {
   const CompressedLayer& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
   int64_t ring_rows(int index) const { return layer(index).ring_rows(positions_); }
   // (head_dim) the place of a position's row in the ring
-  Element* row(int index, int sequence, int64_t position);
+  Element* row(int index, int sequence, int64_t position) const;
   // (head_dim) and (index_dim); entries follow each other without a gap.
-  Element* entry(int index, int sequence, int64_t entry);
-  Element* index_entry(int index, int sequence, int64_t entry);
+  Element* entry(int index, int sequence, int64_t entry) const;
+  Element* index_entry(int index, int sequence, int64_t entry) const;
   // (open_row_floats) of a position: values, logits (halves * head_dim each), then those of the index.
-  float* open_row(int index, int sequence, int64_t position);
+  float* open_row(int index, int sequence, int64_t position) const;
 
   // What a sequence of another cache holds after `length` positions, which are all that it was fed. REQUIRES equal
   // layers.
-  void copy_sequence(int sequence, CompressedCache& from, int from_sequence, int64_t length);
+  void copy_sequence(int sequence, const CompressedCache& from, int from_sequence, int64_t length);
 
  private:
-  Element* begin(int index, int sequence);
+  Element* begin(int index, int sequence) const;
 
   std::vector<CompressedLayer> layers_;
   int sequences_ = 0;
   int64_t positions_ = 0;
   std::vector<int64_t> begins_, open_begins_;  // of each layer: elements, floats
   HostBuffer memory_, open_;
+  Element* elements_ = nullptr;  // in memory_
+  float* floats_ = nullptr;      // in open_
 };
 
 extern template class CompressedCache<bf16>;

@@ -87,8 +87,9 @@ void Engine::run_dense_step(int tokens, int64_t context) {
 bool Engine::can_rewind(int sequence, int64_t length) const {
   const int64_t now = sequence_length(sequence);
   FT_CHECK(length >= 0 && length <= now);
-  const std::vector<KvLayer>& kv = state_->geometry().kv;
-  const bool forgets = std::any_of(kv.begin(), kv.end(), [](const KvLayer& layer) { return layer.window > 0; });
+  const ModelGeometry& geometry = state_->geometry();
+  const auto has_window = [](const KvLayer& layer) { return layer.window > 0; };
+  const bool forgets = !geometry.compressed.empty() || std::any_of(geometry.kv.begin(), geometry.kv.end(), has_window);
   return !forgets || length == 0 || state_->reached[static_cast<size_t>(sequence)] - length <= kRewindPositions;
 }
 

@@ -102,8 +102,7 @@ void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const HostBackend*>(&from);
   FT_CHECK(other != nullptr);
   kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
-  auto& compressed = const_cast<HostBackend*>(other)->compressed_;  // read only
-  compressed_.copy_sequence(sequence, compressed, from_sequence, length);
+  compressed_.copy_sequence(sequence, other->compressed_, from_sequence, length);
   states_.copy_sequence(sequence, other->states_, from_sequence);
 }
 

@@ -60,8 +60,14 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
     count = parts_.hooks.predictions();
     parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
   } else if (spec.next_router.by_token.index >= 0) {  // no guess, and no product
-    for (int64_t row = 0; row < rows; ++row) {
-      std::copy_n(experts_of_token(spec.next_router, row), count, predicted_ids_.data() + row * count);
+    for (int64_t row = 0; row < rows; ++row) {        // a row of the table may name an expert twice
+      const int32_t* chosen = experts_of_token(spec.next_router, row);
+      int32_t* ids = predicted_ids_.data() + row * count;
+      int32_t* end = ids;
+      for (int slot = 0; slot < count; ++slot) {
+        if (std::find(ids, end, chosen[slot]) == end) *end++ = chosen[slot];
+      }
+      std::fill(end, ids + count, -1);
     }
   } else {
     pack_rows(spec, spec.next_router.norm);
@@ -117,9 +123,9 @@ void HostBackend::moe(const MoeSpec& spec) {
   }
   moe_layer_.start(call);
   if (call.shared != nullptr) {
-    const RowBuffer<float>& x = normed(spec.from, spec.norm);
     run_shared_expert(spec, x);
-    pack(x, rows, parts_.weights[spec.router.weight].layout.cols);  // the shared expert's products took the place
+    // The shared expert's products took the place.
+    pack(x, rows, parts_.weights[spec.router.weight].layout.cols);
   }
   moe_layer_.finish();
   if (spec.add) add_product(spec.to);

@@ -229,6 +229,26 @@ TEST_CASE("on the host device a window bounds a layer's cache; a GPU keeps every
   CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * 8 * 1024);
 }
 
+TEST_CASE("compressed caches count: rings, entries, index entries, and open tokens in fp32") {
+  Case c = plain_case();
+  c.geometry.kv.clear();
+  c.geometry.compressed = {
+      {.head_dim = 64, .window = 100},
+      {.head_dim = 64, .window = 100, .ratio = 4, .overlap = true, .index_dim = 16, .index_heads = 2, .index_top_k = 8},
+      {.head_dim = 64, .window = 100, .ratio = 128}};
+  c.config.max_batch = 3;
+  c.config.max_context = 1030;
+  const int64_t ring = (100 + kRewindPositions) * 64;
+  const int64_t elements = 3 * ring + 257 * (64 + 16) + 8 * 64;
+  const int64_t open = (8 + kRewindPositions) * 2 * 2 * (64 + 16) + (128 + kRewindPositions) * 2 * 64;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == 3 * (elements * 2 + open * 4));
+  c.config.numerics = Numerics::kReference;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == 3 * (elements + open) * 4);
+  const int64_t activations = activation_bytes(c.geometry, c.config);
+  c.config.max_context = 2060;  // more entries to gather, score and order
+  CHECK(activation_bytes(c.geometry, c.config) > activations);
+}
+
 TEST_CASE("every table of cos and sin counts") {
   Case c = plain_case();
   const int64_t one = activation_bytes(c.geometry, c.config);

@@ -66,9 +66,11 @@ class Recorder final : public Backend {
  private:
   std::ostream& line() { return text_ << "\n"; }
   static std::string name(Slot slot) {
-    static const char* const kNames[kSlotCount] = {"residual",   "query",       "key",        "value",  "attention",
-                                                   "gate",       "up",          "block",      "routed", "delta_mixed",
-                                                   "delta_gate", "delta_write", "delta_decay"};
+    static const char* const kNames[kSlotCount] = {
+        "residual",    "query",       "key",           "value",          "attention",   "gate",
+        "up",          "block",       "routed",        "delta_mixed",    "delta_gate",  "delta_write",
+        "delta_decay", "block_input", "stream_logits", "stream_factors", "low_query",   "low_output",
+        "entry_value", "entry_logit", "index_query",   "index_weight",   "index_value", "index_logit"};
     return kNames[static_cast<size_t>(slot)];
   }
   static std::string plain(std::string name) {

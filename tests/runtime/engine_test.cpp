@@ -367,15 +367,15 @@ TEST_CASE("the parts for probes run, and leave no wrong weights behind") {
 }
 
 // Checked against: an engine that never held more than the prefix.
-TEST_CASE("a model whose windows forget goes back as far as it says, and its copies too") {
-  const ft::LoadedModel model = ft::test::model_at(ft::test::data_path("golden/gemma4.older"));
+static void check_going_back(const char* name) {
+  const ft::LoadedModel model = ft::test::model_at(ft::test::data_path(std::string("golden/") + name));
   ft::EngineConfig config = ft::test::config_for(model, ft::Strategy::kCpu, 0);
-  config.prefill_chunk = 16;  // a ring of 128 positions
+  config.prefill_chunk = 16;  // gemma4: a ring of 128 positions
   ft::Engine engine(model, config, ft::test::kPlenty), fresh(model, config, ft::test::kPlenty);
   config.prefill_chunk = 200;  // of another size
   ft::Engine other(model, config, ft::test::kPlenty);
   std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 300; ++i) ids.push_back((i * i * 7 + i) % 160);
+  for (int32_t i = 0; i < 300; ++i) ids.push_back((i * i * 7 + i) % 160);  // of either vocabulary
   const auto last_of = [](ft::Engine& e, int sequence, std::span<const int32_t> given) {
     const std::span<const float> logits = e.prefill(sequence, given);
     return std::vector<float>(logits.begin(), logits.end());
@@ -406,6 +406,13 @@ TEST_CASE("a model whose windows forget goes back as far as it says, and its cop
   const std::span<const int32_t> start = std::span(ids).first(50);
   CHECK(last_of(engine, sequence, start) == last_of(fresh, another, start));
   CHECK(engine.can_rewind(sequence, 1));
+}
+
+TEST_CASE("a model whose windows forget goes back as far as it says, and its copies too") {
+  for (const char* name : {"gemma4.older", "deepseek_v4.published"}) {
+    CAPTURE(name);
+    check_going_back(name);
+  }
 }
 
 // Checked against: the engine that the sequence was copied from, which goes on itself. A rewound sequence has moved on
