@@ -97,7 +97,7 @@ class CompressedAttention {
   }
 
   void copy_sequence(int sequence, const CompressedAttention& from, int from_sequence, int64_t length) {
-    cache_.copy_sequence(sequence, from.cache_, from_sequence, length);
+    if (group_ > 0) cache_.copy_sequence(sequence, from.cache_, from_sequence, length);
   }
 
  private:

@@ -212,7 +212,7 @@ TEST_CASE("a tensor that is absent, of another shape, or holds what cannot be, i
     return error_of([&] { load(folder.path()); });
   };
   CHECK(loading_error() == "no error");
-  for (const char* name : {"layers.0.ffn.gate.tid2eid", "layers.1.ffn.gate.bias", "layers.0.hc_attn_fn", "hc_head_base",
+  for (const char* name : {"layers.0.ffn.gate.tid2eid", "layers.2.ffn.gate.bias", "layers.0.hc_attn_fn", "hc_head_base",
                            "layers.2.attn.compressor.ape", "layers.3.attn.indexer.compressor.norm.weight",
                            "layers.1.attn.kv_norm.weight", "layers.1.attn.attn_sink", "head.weight", "embed.weight",
                            "layers.1.attn.wo_a.weight", "layers.1.attn.indexer.weights_proj.weight"}) {

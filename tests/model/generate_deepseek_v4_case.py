@@ -22,7 +22,7 @@ CONFIG = dict(
     num_attention_heads=4, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=24, o_groups=2,
     o_lora_rank=16, sliding_window=24, index_n_heads=8, index_head_dim=16, index_topk=6, n_routed_experts=4,
     num_experts_per_tok=2, n_shared_experts=1, scoring_func="sqrtsoftplus", norm_topk_prob=True,
-    routed_scaling_factor=1.5, swiglu_limit=0.5, num_hash_layers=1, hc_mult=3, hc_sinkhorn_iters=20, hc_eps=1e-6,
+    routed_scaling_factor=1.5, swiglu_limit=0.5, num_hash_layers=2, hc_mult=3, hc_sinkhorn_iters=20, hc_eps=1e-6,
     rms_norm_eps=1e-6, rope_theta=10000.0, compress_rope_theta=160000.0, max_position_embeddings=1024,
     compress_ratios=[0, 4, 128, 4, 0], tie_word_embeddings=False, hidden_act="silu", attention_bias=False,
     rope_scaling={"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32,
@@ -89,13 +89,14 @@ def write_case(case, seed):
     ids, decode = greedy(model, prompt, 24)
     whole = torch.tensor([prompt + ids[:-1]])
     logits = model(whole).logits[0]
+    rounded = model.to(torch.bfloat16)(whole).logits[0].float()
     at = [0, 1, 2, 3, 4, 7, 23, 24, 25, 63, 126, 127, 128, 149]
     case.mkdir(parents=True, exist_ok=True)
     (case / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     top = decode.topk(2).values
     (case / "golden.json").write_text(json.dumps({
         "seed": seed, "transformers": "5.17.0", "prompt": prompt, "prompt_logits_at": at, "greedy": ids,
-        "rel_cached_vs_uncached": relative(decode, logits[len(prompt) - 1:]), "rel_bf16_vs_fp32": None,
+        "rel_cached_vs_uncached": relative(decode, logits[len(prompt) - 1:]), "rel_bf16_vs_fp32": relative(rounded, logits),
         "min_top2_margin": float((top[:, 0] - top[:, 1]).min()), "distinct_greedy": len(set(ids))}) + "\n")
     save_file({"prompt_logits": logits[at].contiguous(), "decode_logits": decode}, case / "golden.safetensors")
     save_file(tensors, case / "model.safetensors")
@@ -105,4 +106,4 @@ def write_case(case, seed):
 if __name__ == "__main__":
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1] / "data" / "golden"
     with torch.no_grad():
-        write_case(root / "deepseek_v4.published", 211)
+        write_case(root / "deepseek_v4.published", 213)
