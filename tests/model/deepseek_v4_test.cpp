@@ -268,7 +268,7 @@ TEST_CASE("synthetic tables of experts name distinct ones within their limit, th
   const TempFolder folder;
   folder.write("config.json", config_with("{}").dump());
   const auto family = family_of(folder.path());
-  WorkerPool pool({.threads = 2});
+  WorkerPool pool(WorkerPoolOptions{.threads = 2, .cpus = {}});
   WeightSource source;
   source.model_path = folder.path();
   source.synthetic = true;
