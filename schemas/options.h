@@ -54,7 +54,7 @@ struct ProgramSpec {
   std::span<const OptionSpec> options;
   PositionalSpec positional = {};
   std::string_view exit_codes =
-      "0 done, 1 failed, 2 usage or a profile refused, 4 output could not be written, 130 interrupted";
+      "0 done, 1 failed, 2 usage or a profile refused, 4 output not written, 130 interrupted";
   std::span<const HelpLine> more_help = {};  // set by a main
 };
 
