@@ -31,8 +31,7 @@ constinit const ProgramSpec kCheckCommand = {
          "A profile that ft-tune wrote. One line per field shows its value and the machine's, with what a start of "
          "ft-engine would refuse of threads, lengths, slots and memory."},
     .exit_codes =
-        "0 it fits, 1 it does not or the check failed, 2 usage or a file that is no profile, 4 output could not be "
-        "written",
+        "0 it fits, 1 it does not or the check failed, 2 usage or a file that is no profile, 4 output not written",
 };
 
 }  // namespace ft

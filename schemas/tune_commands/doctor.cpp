@@ -37,7 +37,7 @@ constinit const ProgramSpec kDoctorCommand = {
         "  ft-tune doctor --format json | jq '.checks[] | select(.state == \"warning\")'\n",
     .options = kDoctorOptions,
     .exit_codes =
-        "0 no warnings (there may be notes), 1 warnings, or it failed, 2 usage, 4 output not written, 130 "
+        "0 no warnings (there may be notes), 1 warnings, or it failed, 2 usage, 4 not written, 130 "
         "interrupted",
 };
 
