@@ -40,6 +40,18 @@ double half_interquartile_range(const std::vector<double>& values) {
   return (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
 }
 
+// Of a version before it, with series that would need it.
+bool lacks_team_yardstick(const Profile& profile) {
+  bool needed = false;
+  for (const Measurement& m : profile.measurements) {
+    const auto threads = m.at.find("threads");
+    if (threads == m.at.end() || threads->second <= 1) continue;
+    if (m.probe == kYardstickProbe) return false;
+    needed = true;
+  }
+  return needed;
+}
+
 std::string percent(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
@@ -110,6 +122,11 @@ class Comparer {
            std::to_string(std::lround(b.budget_seconds)) + " s in NEW");
     }
     if (a.memory != b.memory) note("memory differs: " + a.memory + " in BASE, " + b.memory + " in NEW");
+    for (const auto& [name, profile] : {std::pair("BASE", &base_), {"NEW", &next_}}) {
+      if (!lacks_team_yardstick(*profile)) continue;
+      note(std::string("no yardstick of all threads in ") + name +
+           ": of series of several threads, only what the others of their probe did not do is seen");
+    }
     base_only_ = warnings(a, b);
     next_only_ = warnings(b, a);
     for (const std::string& text : base_only_) note("only in BASE: " + text);

@@ -134,7 +134,7 @@ double MachineNoise::floor(const NamedSeries& base, const NamedSeries& next, con
   const double team = std::abs(plain_shift(a.team, b.team).value_or(0));
   const double load = kLoadWeight * std::max(0.0, other_load(base, next) - kLoadNotSeen);
   const double reads = reads_.empty() ? 0 : median(reads_);
-  const bool without_team = base.team == nullptr || next.team == nullptr;
+  const bool without_team = a.team.empty() || b.team.empty();
   const double common = threads_of(*base.measurement) > 1 && without_team ? common_shift(base) : 0;
   return std::max({yardstick, team, load, reads, common});
 }

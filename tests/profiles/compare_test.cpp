@@ -226,6 +226,10 @@ TEST_CASE("profiles without a yardstick of all threads: what moves with its whol
     slower("layer_sweep", "h3", 1.2)(p);
   };
   const ft::ProfileComparison alone = compared(one_alone, drop_team_yardsticks);
+  REQUIRE(alone.notes.size() >= 2);
+  CHECK(alone.notes[0].starts_with("no yardstick of all threads in BASE: "));
+  CHECK(alone.notes[1].starts_with("no yardstick of all threads in NEW: "));
+  CHECK(compared([](Profile&) {}).notes.empty());
   CHECK(alone.exit_code() == ft::kExitRegressed);
   CHECK(alone.count(Verdict::kRegressed) == 1);
   const auto kernel = [](Profile& p) {
