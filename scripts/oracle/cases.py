@@ -45,9 +45,12 @@ def _base(rng, scheme):
             "head_dim": rng.choice((16, 32, 48, 64)), "vocab": rng.randint(90, 400)}
 
 
-def _around(rng, boundary):
-    """A prompt's length just before, at, or after a boundary, or well past it."""
-    return max(1, rng.choice((boundary - STEPS // 2, boundary - 1, boundary, boundary + 1, 3 * boundary + 5)))
+def _around(rng, *boundaries):
+    """A prompt's length: every other time past all boundaries, else just before, at or after one of them."""
+    if rng.random() < 0.5:
+        return rng.randint(1, 3) * max(boundaries) + rng.randint(1, STEPS)
+    boundary = rng.choice(boundaries)
+    return max(1, boundary + rng.choice((-STEPS // 2, -1, 0, 1)))
 
 
 def _qwen3_moe(rng, scheme):
@@ -58,14 +61,14 @@ def _qwen3_moe(rng, scheme):
     if rng.random() < 0.4:
         settings["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": rng.choice((2.0, 4.0)),
                                        "original_max_position_embeddings": 64}
-    return sizes, settings, rng.choice((1, 7, 65, 150))
+    return sizes, settings, _around(rng, 1, 64)
 
 
 def _delta_net(rng, sizes):
     key_heads = rng.choice((1, 2))
     return {"linear_num_key_heads": key_heads, "linear_num_value_heads": key_heads * rng.choice((1, 2, 3)),
             "linear_key_head_dim": rng.choice((16, 32)), "linear_value_head_dim": rng.choice((16, 32, 48)),
-            "shared_expert_intermediate_size": 8 * rng.randint(2, 12), "full_attention_interval": rng.choice((2, 4)),
+            "shared_expert_intermediate_size": 8 * rng.randint(2, 12), "full_attention_interval": rng.choice((2, 3, 4)),
             "rope_parameters.partial_rotary_factor": rng.choice((0.25, 0.5))}
 
 
@@ -121,7 +124,7 @@ def _deepseek_v4(rng, scheme):
             "main": {"partial_rotary_factor": factor, "rope_theta": 10000.0, "rope_type": "default"},
             "compress": {"partial_rotary_factor": factor, "rope_theta": 160000.0, "rope_type": "yarn", "factor": 4.0,
                          "attention_factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 64}}
-    return sizes, settings, _around(rng, rng.choice((rate, 4 * settings["index_topk"], sizes["window"])))
+    return sizes, settings, _around(rng, rate, 4 * settings["index_topk"], sizes["window"])
 
 
 DRAW = {"qwen3_moe": _qwen3_moe, "qwen3_5_moe_text": _qwen3_5_moe, "gemma4_text": _gemma4, "gpt_oss": _gpt_oss,
