@@ -7,44 +7,26 @@ TEMPLATE_FOLDER holds the published templates (*.jinja). Expected texts of templ
 bundled.json, of small expressions (template_expressions.txt) into expressions.json; of the others published.json keeps
 the length in bytes and a hash (FNV-1a, 64 bits), which is enough to compare and 30 times smaller.
 """
-import datetime
 import itertools
 import json
 import pathlib
 import sys
 
 import jinja2
-import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
-NOW = 1750075200  # 2025-06-16 12:00:00 UTC: the same day in every time zone from -11 to +11
+from jinja_reference import NOW, environment, is_mutable, outcome
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 
 
-def environment(mutable):
-    # Kimi's template appends to a list, which only the mutable sandbox allows.
-    kind = SandboxedEnvironment if mutable else ImmutableSandboxedEnvironment
-    env = kind(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
-
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
-
-    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    env.filters["tojson"] = tojson
-    env.filters["from_json"] = json.loads
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda f: datetime.datetime.fromtimestamp(NOW).strftime(f)
-    return env
-
-
 def render(source, variables, mutable=False):
     try:
-        return {"expected": environment(mutable).from_string(source).render(**variables)}
+        template = environment(mutable).from_string(source)
     except Exception as error:  # noqa: BLE001: any failure of the template is a vector
         return {"error": str(error)}
+    result = outcome(template, variables)
+    result.pop("raised", None)
+    return result
 
 
 WEATHER = {
@@ -137,7 +119,7 @@ def fingerprint(case):
 
 
 def template_cases(name, source):
-    mutable = name.startswith("Kimi")
+    mutable = is_mutable(name)
     for (label, messages), (index, settings) in itertools.product(CONVERSATIONS.items(), enumerate(SETTINGS)):
         variables = {"messages": messages, "bos_token": "<s>", "eos_token": "</s>", **settings}
         yield {"template": name, "conversation": label, "settings": index, **render(source, variables, mutable)}
