@@ -15,6 +15,7 @@ import sys
 import jinja2
 
 from jinja_reference import NOW, environment, is_mutable, outcome
+from random_templates import VARIABLES
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 
@@ -129,17 +130,11 @@ EXPRESSIONS = pathlib.Path(__file__).with_name("template_expressions.txt")
 
 
 def expression_cases():
-    variables = {
-        "s": "Hello Wörld", "n": 7, "f": 2.5, "t": True, "nil": None, "big": 9007199254740993,
-        "l": [3, 1, 2], "words": ["b", "A", "c"], "d": {"b": 1, "a": [1, {"x": "y"}], "items": "own"}, "e": {},
-        "people": [{"name": "Ann", "age": 30}, {"name": "Bob", "age": 25}, {"name": "Cy"}],
-        "quotes": "it's \"q\" \\ \n\t\x01\u00a0\u200b é 😀", "html": "<a href='x'>&\"</a>",
-    }
     for block in EXPRESSIONS.read_text(encoding="utf-8").split("\n----\n"):
         block = block.removesuffix("\n")
         if block:
-            yield {"source": block, **render(block, variables, mutable=True)}
-    yield {"variables": variables}
+            yield {"source": block, **render(block, VARIABLES, mutable=True)}
+    yield {"variables": VARIABLES}
 
 
 def main():
