@@ -32,11 +32,11 @@ from conversations import conversation  # noqa: E402
 
 CONVERSATIONS = 300  # for each template in the test: 3000 renderings in some seconds
 RANDOM_TEMPLATES = 4000
-# jinja2 meets these when a generator is read, ours when it is made: where a template makes one and never reads it, only
-# ours fails. And what is printed as an address in memory is nothing to compare.
-# (Ours says that such a thing cannot be printed.)
-EXCUSED = ("is not iterable", "Can only get item pairs from a mapping", "cannot be printed")
-ADDRESS = re.compile(r" at 0x|<built-in |<bound |<function ", re.IGNORECASE)
+# Where ours may fail in what jinja2 renders: entries that nobody reads (jinja2 makes them when they are read), addresses in
+# memory that Python prints, integers beyond 64 bits, and two of its functions that are refused with their reason.
+MAKES_ENTRIES = re.compile(r"\| (map|select|reject|selectattr|rejectattr|items|unique|batch)\b")
+EXCUSED = re.compile("cannot be printed|does not fit in 64 bits|string formatting with % is not|isdigit of a string that is not ASCII")
+PRINTED_OBJECT = re.compile(r" at 0x|<built-in |<bound |<function |dict_(items|keys|values)\(", re.IGNORECASE)
 
 
 class Ours:
@@ -125,7 +125,7 @@ class DifferentialTest(unittest.TestCase):
         refused at load."""
         warnings.simplefilter("ignore")  # Python's, about what random expressions compare
         environment = jinja_reference.environment(True)
-        same = refused = 0
+        same = refused = excused = 0
         for seed in range(RANDOM_TEMPLATES):
             source = random_templates.template(seed)
             loaded = self.ours.compile("random", source) == {}
@@ -135,18 +135,21 @@ class DifferentialTest(unittest.TestCase):
                 self.assertFalse(loaded, (seed, source))
                 continue
             expected = jinja_reference.outcome(template, random_templates.VARIABLES)
-            if "error" in expected or ADDRESS.search(expected["expected"]):
+            if "error" in expected or PRINTED_OBJECT.search(expected["expected"]):
                 continue
             if not loaded:
                 refused += 1
                 continue
             ours = self.ours.render("random", random_templates.VARIABLES)
             what = difference(expected, ours)
-            if what and not any(excuse in ours.get("error", "") for excuse in EXCUSED):
+            if not what:
+                same += 1
+            elif "error" in ours and (EXCUSED.search(ours["error"]) or MAKES_ENTRIES.search(source)):
+                excused += 1
+            else:
                 self.fail((seed, source, what))
-            same += 1
         self.assertGreater(same, RANDOM_TEMPLATES // 5)
-        self.assertLess(refused, same // 10)
+        self.assertLess(refused + excused, same // 10)
 
 
 def main():

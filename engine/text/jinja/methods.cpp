@@ -288,7 +288,7 @@ constexpr NamedMethod kStringMethods[] = {
     {"rfind", find_text_method<true>},
     {"count", count_text_method},
     {"index", index_text_method},
-    {"title", case_method<title>},
+    {"title", case_method<title_by_letters>},
     {"removeprefix", remove_affix_method<false>},
     {"removesuffix", remove_affix_method<true>},
     {"isdigit", isdigit_method},

@@ -237,7 +237,8 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
       return is_there;
     }
     case Kind::kDict:
-      if (item.is_sequence() || item.is(Kind::kDict)) fail("unhashable type: " + type_name(item));
+      if (item.is(Kind::kList) || item.is(Kind::kDict)) fail("unhashable type: " + type_name(item));
+      if (item.is(Kind::kTuple)) return false;  // no key is one
       return container.as_dict().find(item) != nullptr;
     default:
       fail("argument of type " + type_name(container) + " is not iterable");

@@ -79,7 +79,7 @@ class Printer {
         out += float_text(value.as_number());
         return;
       case Kind::kString:
-        put(quoted(value.as_string()));
+        put(value.is_markup() ? "Markup(" + quoted(value.as_string()) + ")" : quoted(value.as_string()));
         return;
       case Kind::kList:
       case Kind::kTuple:
