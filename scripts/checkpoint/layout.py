@@ -5,9 +5,9 @@ from typing import Callable
 import numpy as np
 
 from .errors import CheckpointError
-from .quantization import Dequantized, Plain, plain
+from .quantization import Dequantized, Plain, TablePart, plain
 from .quantization.plain import Entry
-from .tensors import DENSE, EXPERT, ExpertBank, bias
+from .tensors import DENSE, EXPERT, TABLE, ExpertBank, Tensor, bias, constant
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,16 @@ class Layout:
 
 class Storage:
     """Which scheme a tensor gets. scheme is None for a model that is not quantized; with_dense False leaves the matrices
-    outside the experts alone, also where the scheme has a form for them; dequantized stores float32 with the values
-    that a reader of the scheme gets."""
+    outside the experts alone, also where the scheme has a form for them; fp8_table stores n-gram tables in fp8; dequantized
+    stores float32 with the values that a reader of the scheme gets."""
 
-    def __init__(self, layout, scheme=None, with_dense=True, dequantized=False):
+    def __init__(self, layout, scheme=None, with_dense=True, fp8_table=False, dequantized=False):
         self.layout, self.scheme, self.dequantized = layout, scheme, dequantized
+        self.table = TablePart() if fp8_table else None
         self.dense = scheme.dense if scheme and with_dense and scheme.quantizes_dense else None
 
     def of(self, tensor):
-        scheme = {EXPERT: self.scheme, DENSE: self.dense}.get(tensor.role)
+        scheme = {EXPERT: self.scheme, DENSE: self.dense, TABLE: self.table}.get(tensor.role)
         if scheme is None:
             return self._final(plain(tensor, self.layout.dtype(tensor.name, tensor.dtype)))
         if tensor.shape[1] % scheme.columns:
@@ -51,6 +52,9 @@ class Storage:
         for item in tensors:
             if not isinstance(item, ExpertBank):
                 yield self._single(item, seed)
+                if self.table and not self.dequantized and item.role == TABLE and item.stem.endswith("shard_0"):
+                    scale = Tensor(item.stem.removesuffix("shard_0") + "weight_scale", (), constant(TablePart.SCALE))
+                    yield self._single(scale, seed)
             elif item.biased:
                 yield from self._gpt_oss(item, seed)
             elif self.layout.fused and (self.scheme is None or self.dequantized):

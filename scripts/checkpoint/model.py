@@ -42,6 +42,7 @@ class Request:
     published: bool = False
     experts: str = "auto"
     with_dense: bool = None
+    fp8_table: bool = False
 
 
 class Model:
@@ -56,6 +57,7 @@ class Model:
         allowed = schemes_of(request.family)
         require(request.quantization in (None, *allowed), "the quantization", request.quantization, ", ".join(allowed))
         require(not request.published or self.text_type == "deepseek_v4", "published names of", request.family, "deepseek_v4")
+        require(not request.fp8_table or self.text_type == "qwen4_exp_text", "an n-gram table of", request.family, "qwen4_exp, qwen4_exp_text")
         self.scheme = SCHEMES.get(request.quantization)
         self.config = self._configure()
         self.storage = self._storage(dequantized=False)
@@ -91,7 +93,7 @@ class Model:
         with_dense = request.with_dense
         if with_dense is None:
             with_dense = self.text_type not in EXPERTS_ONLY
-        return Storage(layout, self.scheme, with_dense, dequantized)
+        return Storage(layout, self.scheme, with_dense, request.fp8_table, dequantized)
 
     def groups(self, dequantized=False):
         storage = self._storage(dequantized) if dequantized else self.storage
@@ -117,6 +119,9 @@ class Model:
         if not self.wrapped:
             return {**config, **quantized}
         config.pop("architectures")
+        # transformers renames the kind when it reads one, and writes its own name.
+        if "layer_types" in config:
+            config["layer_types"] = [kind.replace("qwen_sparse_", "full_") for kind in config["layer_types"]]
         return {"architectures": [self.family.WRAPPER_ARCHITECTURE], "model_type": self.request.family, "dtype": "bfloat16",
                 "text_config": config, "tie_word_embeddings": config.get("tie_word_embeddings", False), **quantized}
 

@@ -13,6 +13,7 @@ import numpy as np
 # What quantization schemes choose by.
 EXPERT = "expert"  # a matrix of a routed expert
 DENSE = "dense"  # a large matrix of attention, a delta net, a dense MLP or a shared expert
+TABLE = "table"  # rows of n-gram embeddings
 OTHER = "other"  # norms, biases, routers, embeddings, the output matrix: never quantized
 
 
@@ -83,5 +84,5 @@ def bias(name, *shape, std=0.1):
     return Tensor(name, shape, normal(std))
 
 
-def embedding(stem, rows, width, std=1.0):
-    return Tensor(stem + ".weight", (rows, width), normal(std))
+def embedding(stem, rows, width, std=1.0, role=OTHER):
+    return Tensor(stem + ".weight", (rows, width), normal(std), role)

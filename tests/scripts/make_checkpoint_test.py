@@ -61,6 +61,8 @@ def with_known_formats(raw):
         scale = raw.get(stem + ".weight_scale")
         if tensor.dtype == "F8_E4M3" and name.endswith(".weight") and scale is not None:
             values = reference.E4M3_VALUES[tensor.data] * np.reshape(scale.data, (-1, 1))
+        elif tensor.dtype == "F8_E4M3" and ".ngram_embedding.shard_" in name:  # the reference applies the table's scale
+            values = reference.E4M3_VALUES[tensor.data]
         elif name.endswith(".weight_packed") and scale is not None and scale.dtype == "U8":
             values = reference.unpack_e2m1(tensor.data) * np.repeat(reference.E8M0_VALUES[scale.data], 32, axis=-1)
         else:
@@ -171,6 +173,19 @@ class ReferenceTest(ScratchTest):
                     seen.append(self.forward(*read(folder)))
                 for logits in seen[1:]:
                     self.assertTrue(np.array_equal(logits, seen[0]))
+
+    def test_an_n_gram_table_in_fp8(self):
+        request = Request("qwen4_exp", quantization="nvfp4_modelopt", fp8_table=True)
+        seen = []
+        for name, dequantized in (("made", False), ("plain", True)):
+            Model(request).write(self.folder / name, SHARD_BYTES, dequantized=dequantized)
+            seen.append(self.forward(*read(self.folder / name)))
+        table = {key.rsplit(".ngram_embedding.")[1]: entry for key, entry in header(self.folder / "made/model.safetensors").items()
+                 if ".ngram_embedding." in key}
+        self.assertEqual({dtype for dtype, _ in table.values()}, {"F8_E4M3", "BF16"})
+        self.assertEqual(table["weight_scale"], ("BF16", ()))
+        self.assertTrue(np.array_equal(*seen))
+        self.assertEqual(json.loads((self.folder / "made/config.json").read_text())["text_config"]["layer_types"][3], "full_attention")
 
     def test_published_names_of_deepseek_v4_hold_the_same_weights(self):
         rates = {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}}
@@ -288,7 +303,7 @@ class RefusedTest(ScratchTest):
                  ({"family": "gemma4", "settings": {"layer_types": ["sliding_attention"] * 6}}, "layer_types[-1]", "full_attention"),
                  ({"family": "deepseek_v4", "settings": {"o_groups": 3}}, "num_attention_heads", "o_groups"),
                  ({"family": "deepseek_v4", "published": True}, "compress_rates", "128"),
-                 ({"family": "qwen4_exp", "settings": {"ple_layer_ids": [4]}}, "ple_layer_ids is 4", "linear attention"),
+                 ({"fp8_table": True}, "n-gram table", "qwen4_exp"), ({"family": "qwen4_exp", "settings": {"ple_layer_ids": [4]}}, "ple_layer_ids is 4", "linear attention"),
                  ({"settings": {"hidden_size.x": 1}}, "'hidden_size' of --set", "an object"), ({"config": {"model_type": "qwen3_moe"}}, "hidden_size is None", "whole number")]
         for changes, *words in cases:
             with self.subTest(str(changes)):

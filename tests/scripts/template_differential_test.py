@@ -36,7 +36,7 @@ RANDOM_TEMPLATES = 4000
 # memory that Python prints, integers beyond 64 bits, and two of its functions that are refused with their reason.
 MAKES_ENTRIES = re.compile(r"\| (map|select|reject|selectattr|rejectattr|items|unique|batch)\b")
 EXCUSED = re.compile("cannot be printed|does not fit in 64 bits|string formatting with % is not|isdigit of a string that is not ASCII")
-PRINTED_OBJECT = re.compile(r" at 0x|<built-in |<bound |<function |dict_(items|keys|values)\(", re.IGNORECASE)
+PRINTED_OBJECT = re.compile(r" at 0x|<built-in |<bound |<function |dict_(items|keys|values)\(|Markup\(", re.IGNORECASE)
 
 
 class Ours:

@@ -5,7 +5,7 @@ from itertools import accumulate, islice
 import numpy as np
 
 from ..errors import require, require_multiple
-from ..tensors import OTHER, Tensor, constant, embedding, linear, norm, normal
+from ..tensors import OTHER, TABLE, Tensor, constant, embedding, linear, norm, normal
 from . import delta_net
 
 ARCHITECTURE = "Qwen4ExpForCausalLM"
@@ -78,7 +78,7 @@ def _ngram(stem, config, index):
     rows = -(-int(constants[1].sum()) // granularity) * granularity
     require(rows % parts == 0, "rows of the n-gram table", rows, f"a multiple of split_ngram_parts, {parts}")
     for part in range(parts):
-        yield embedding(f"{stem}ple_embedding.ngram_embedding.shard_{part}", rows // parts, width // len(constants[1]))
+        yield embedding(f"{stem}ple_embedding.ngram_embedding.shard_{part}", rows // parts, width // len(constants[1]), role=TABLE)
     yield Tensor(stem + "conv1d.weight", (flat, 1, taps), normal(taps**-0.5))
     yield linear(stem + "key_proj", flat, width, OTHER)
     for name in ("norm_conv", "norm_key", "norm_query"):

@@ -1,8 +1,9 @@
 """How matrices are stored: one module per kind of scheme, and their names for the command line."""
 from . import block_fp8, fp8, mxfp4, nvfp4
+from .fp8 import TablePart
 from .plain import Dequantized, Plain, plain
 
-__all__ = ["SCHEMES", "Dequantized", "Plain", "plain"]
+__all__ = ["SCHEMES", "Dequantized", "Plain", "TablePart", "plain"]
 
 # name -> scheme of the experts, and of the dense matrices where they are quantized too
 SCHEMES = {

@@ -1,4 +1,5 @@
-"""E4M3 with one scale for a matrix or one for each row, named in two ways; scales are factors."""
+"""E4M3 with one scale for a matrix or one for each row, named in two ways, or one for a table in many parts; scales are
+factors."""
 import numpy as np
 
 from ..formats import E4M3_MAX, decode_e4m3, encode_e4m3
@@ -61,3 +62,18 @@ class CompressedTensors(Scheme):
         return compressed_tensors_config(
             "float-quantized", plain_stems, {"num_bits": 8, "strategy": strategy},
             {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": True, "strategy": "token"})
+
+
+class TablePart(Scheme):
+    """A part of a table whose rows are standard normal: weight alone. The scale, for all parts, lies beside them."""
+
+    SCALE = 2.0**-6  # 448 codes for values up to 7
+
+    def entries(self, stem, shape):
+        return [Entry(stem + ".weight", "F8_E4M3", shape)]
+
+    def encode(self, values):
+        return [encode_e4m3(values.astype(np.float64) / self.SCALE)]
+
+    def decode(self, parts, shape):
+        return decode_e4m3(parts[0]) * np.float32(self.SCALE)
