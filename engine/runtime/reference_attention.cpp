@@ -8,6 +8,7 @@
 namespace ft {
 
 using reference_math::dot;
+using reference_math::gated_value;
 using reference_math::rmsnorm_row;
 using reference_math::split;
 

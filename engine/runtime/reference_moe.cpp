@@ -10,6 +10,7 @@ namespace ft {
 using reference_math::bias_at;
 using reference_math::decode;
 using reference_math::dot;
+using reference_math::gated_value;
 using reference_math::glu_value;
 using reference_math::split;
 

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 using namespace ft;
@@ -91,7 +92,7 @@ TEST_CASE("a sequence is copied between caches whose rings differ, as much as bo
         to.copy_sequence(0, from, 1, length);
         CHECK(holds(to, 0, 0, 1, 0, length));
         const int64_t ring_from = from.ring(1) > 0 ? from.ring(1) : 700, ring_to = to.ring(1) > 0 ? to.ring(1) : 650;
-        const int64_t oldest = std::max<int64_t>({0, 500 - ring_from, length - ring_to});
+        const int64_t oldest = std::max({int64_t{0}, 500 - ring_from, length - ring_to});
         if (length >= 450) CHECK(holds(to, 1, 0, 1, oldest, length));
       }
     }
