@@ -26,6 +26,32 @@ std::optional<T> optional_at(const Json& json, const char* key) {
               {.what = source + " refused, value refused", .value = value, .allowed = allowed, .path = path});
 }
 
+// Runs of equal layers: [layers, KV heads, head dimension], and where there is one the window.
+OrderedJson kv_to_json(const std::vector<KvLayer>& layers) {
+  OrderedJson runs = OrderedJson::array();
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i;
+    while (end < layers.size() && layers[end] == layers[i]) ++end;
+    runs.push_back({end - i, layers[i].kv_heads, layers[i].head_dim});
+    if (layers[i].window > 0) runs.back().push_back(layers[i].window);
+    i = end;
+  }
+  return runs;
+}
+
+std::vector<KvLayer> parse_kv(const Json& runs, int layers, const std::string& source) {
+  std::vector<KvLayer> kv;
+  for (const Json& run : runs) {
+    const auto count = run.at(0).get<size_t>();
+    if (kv.size() + count > static_cast<size_t>(layers)) {
+      refuse(source, "$.geometry.kv", std::to_string(kv.size() + count) + " layers",
+             "at most layers, " + std::to_string(layers));
+    }
+    kv.insert(kv.end(), count, {run.at(1), run.at(2), run.size() > 3 ? run.at(3).get<int64_t>() : 0});
+  }
+  return kv;
+}
+
 OrderedJson geometry_to_json(const ModelGeometry& geometry) {
   return {{"family", geometry.family},
           {"layers", geometry.layers},
@@ -37,10 +63,11 @@ OrderedJson geometry_to_json(const ModelGeometry& geometry) {
           {"hidden", geometry.hidden},
           {"vocab", geometry.vocab},
           {"max_positions", geometry.max_positions},
-          {"kv_layers", geometry.kv_layers},
-          {"kv_heads", geometry.kv_heads},
-          {"head_dim", geometry.head_dim},
-          {"heads", geometry.heads}};
+          {"kv", kv_to_json(geometry.kv)},
+          {"state_floats", geometry.state_floats},
+          {"widest_heads", geometry.widest_heads},
+          {"rope_tables", geometry.rope_tables},
+          {"slot_floats", geometry.slot_floats}};
 }
 
 ModelGeometry parse_geometry(const Json& json, const std::string& source) {
@@ -48,14 +75,16 @@ ModelGeometry parse_geometry(const Json& json, const std::string& source) {
   geometry.family = json.at("family");
   geometry.layers = json.at("layers");
   geometry.moe_layers = json.at("moe_layers").get<std::vector<int>>();
-  geometry.expert = {json.at("expert_hidden"), json.at("expert_intermediate"), json.at("experts"), json.at("top_k")};
+  geometry.expert = {
+      json.at("expert_hidden"), json.at("expert_intermediate"), json.at("experts"), json.at("top_k"), {}};
   geometry.hidden = json.at("hidden");
   geometry.vocab = json.at("vocab");
   geometry.max_positions = json.at("max_positions");
-  geometry.kv_layers = json.at("kv_layers");
-  geometry.kv_heads = json.at("kv_heads");
-  geometry.head_dim = json.at("head_dim");
-  geometry.heads = json.at("heads");
+  geometry.kv = parse_kv(json.at("kv"), geometry.layers, source);
+  geometry.state_floats = json.at("state_floats");
+  geometry.widest_heads = json.at("widest_heads");
+  geometry.rope_tables = json.value("rope_tables", 1);  // absent in recordings of before there were several
+  geometry.slot_floats = json.at("slot_floats");
   int above = -1;
   for (size_t i = 0; i < geometry.moe_layers.size(); ++i) {
     const int layer = geometry.moe_layers[i];

@@ -4,18 +4,30 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/families/list.h"
+#include "engine/runtime/backend.h"
 #include "kernels/base/error.h"
 
 namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
-    FamilyDesc{"qwen3_moe", make_qwen3_moe},
+    FamilyDesc{"gemma4", false, make_gemma4},
+    FamilyDesc{"gemma4_text", false, make_gemma4},
+    FamilyDesc{"gpt_oss", false, make_gpt_oss},
+    FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
+    FamilyDesc{"qwen3_5_moe", false, make_qwen3_5_moe},
+    FamilyDesc{"qwen3_5_moe_text", false, make_qwen3_5_moe},
 };
 
 }  // namespace
 
 std::span<const FamilyDesc> families() { return kFamilies; }
+
+int64_t slot_floats(const Family& family) {
+  int64_t sum = 0;
+  for (int slot = 0; slot < kSlotCount; ++slot) sum += family.width(static_cast<Slot>(slot));
+  return sum;
+}
 
 std::unique_ptr<Family> make_family(const Json& config) {
   std::string given, supported;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/model/geometry.h"
 #include "engine/model/rope.h"
@@ -31,9 +32,9 @@ class Family {
   // allocates tokens * width(slot) floats for each.
   virtual int64_t width(Slot slot) const = 0;
 
-  // Rotation tables for positions [0, positions). Made once at start for max_context and handed to the backend.
-  // Empty (half == 0) for a family without rotary embedding.
-  virtual RopeTable make_rope(int64_t positions) const = 0;
+  // Rotation tables for positions [0, positions), as AttentionSpec::rope numbers them. Made once at start for
+  // max_context and handed to the backend.
+  virtual std::vector<RopeTable> make_ropes(int64_t positions) const = 0;
 
   // One step: embeds the batch's tokens, runs all layers, writes the logits rows the batch asks for. Calls only Backend
   // operations; allocates nothing.
@@ -42,10 +43,14 @@ class Family {
 
 struct FamilyDesc {
   std::string_view model_type;
+  bool on_cuda = false;  // the CUDA device has every operation that it needs
   std::unique_ptr<Family> (*make)(
       const Json& config);  // throws Error naming the config key, its value, what is allowed
 };
 std::span<const FamilyDesc> families();
+
+// ModelGeometry::slot_floats.
+int64_t slot_floats(const Family& family);
 
 // By config["model_type"]; an unknown one is an Error with the list of supported ones.
 std::unique_ptr<Family> make_family(const Json& config);

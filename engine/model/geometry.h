@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
+#include "kernels/ops/attention.h"
 
 namespace ft {
 
@@ -14,7 +16,31 @@ struct ExpertGeometry {
   int64_t intermediate = 0;
   int experts = 0;  // per MoE layer
   int top_k = 0;
+  ExpertForm form = {};
 };
+
+// What a layer with attention caches per token: keys and values.
+struct KvLayer {
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t window = 0;  // positions that a query of the layer sees, itself included; 0: all
+
+  int64_t elements() const { return 2 * kv_heads * head_dim; }
+  bool operator==(const KvLayer&) const = default;
+};
+
+// The tokens at its end that a sequence may forget (Engine::rewind_sequence) although caches of windows forget, too.
+inline constexpr int64_t kRewindPositions = 64;
+
+// Positions of one sequence in a layer's cache on the host device. Of a layer with a window it is a ring that holds
+// what the first of a step's tokens still sees when the last one has been appended; whole splits of attention, so that
+// a split never lies across the end of the ring.
+constexpr int64_t kv_positions(const KvLayer& layer, int64_t max_context, int64_t step_tokens) {
+  if (layer.window == 0) return max_context;
+  const int64_t beside = step_tokens > kRewindPositions ? step_tokens : kRewindPositions;
+  const int64_t splits = (layer.window + beside + kAttentionSplit - 1) / kAttentionSplit;
+  return splits * kAttentionSplit < max_context ? splits * kAttentionSplit : max_context;
+}
 
 struct ModelGeometry {
   std::string family;  // "qwen3_moe"
@@ -24,13 +50,23 @@ struct ModelGeometry {
   int64_t hidden = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;  // of the checkpoint
-  // KV cache, per token and per layer that has one.
-  int kv_layers = 0;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  int heads = 0;
+  std::vector<KvLayer> kv;    // per layer with a KV cache
+  int64_t state_floats = 0;   // recurrent state of one sequence, all layers, fp32 whatever the numerics
+  int64_t widest_heads = 0;   // query heads x head_dim, of the widest layer
+  int rope_tables = 1;        // of cos and sin, none wider than max_head_dim()
+  int64_t slot_floats = 0;    // activations of one token: the widths of all slots of the family
 
-  int64_t kv_bytes_per_token() const { return int64_t{2} * kv_layers * kv_heads * head_dim * 2; }
+  int64_t kv_elements_per_token() const {
+    int64_t sum = 0;
+    for (const KvLayer& layer : kv) sum += layer.elements();
+    return sum;
+  }
+  int64_t kv_bytes_per_token() const { return kv_elements_per_token() * 2; }
+  int64_t max_head_dim() const {
+    int64_t widest = 0;
+    for (const KvLayer& layer : kv) widest = layer.head_dim > widest ? layer.head_dim : widest;
+    return widest;
+  }
   int64_t total_experts() const { return static_cast<int64_t>(moe_layers.size()) * expert.experts; }
 };
 

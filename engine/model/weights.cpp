@@ -13,9 +13,9 @@ MatrixId WeightList::matrix(std::vector<std::string> stems, int64_t rows, int64_
   return {static_cast<int>(matrices.size()) - 1};
 }
 
-VectorId WeightList::vector(std::vector<std::string> names, int64_t size) {
+VectorId WeightList::vector(std::vector<std::string> names, int64_t size, VectorForm form) {
   FT_CHECK(!names.empty() && size > 0);
-  vectors.push_back({std::move(names), size});
+  vectors.push_back({std::move(names), size, std::move(form)});
   return {static_cast<int>(vectors.size()) - 1};
 }
 

@@ -40,25 +40,39 @@ struct MatrixSpec {
   int64_t rows = 0, cols = 0;
   bool keep_bf16 = false;  // synthetic weights: bf16 whatever quantization_config says (routers, heads)
 };
+// What becomes of a vector's values on the way: (stored + add) * multiply.
+struct VectorForm {
+  std::vector<int64_t> shape = {};  // in the checkpoint, of as many elements; empty: {size}
+  bool transpose = false;           // the first dimension in the checkpoint becomes the last
+  float add = 0;                    // 1 for norm weights that are stored as offsets from it
+  float multiply = 1;
+  float synthetic = 1;  // every value, as it comes out, of synthetic weights: norms of 1 change nothing
+};
 struct VectorSpec {
   std::vector<std::string> names;
   int64_t size = 0;
+  VectorForm form;
 };
 struct TableSpec {
   std::vector<std::string> names;
   int64_t rows = 0, cols = 0;
 };
 struct ExpertLayerSpec {
-  // Stem of one expert's matrices is prefix + expert + "." + part; fused 3-D tensors are prefix + "gate_up_proj" and
-  // prefix + "down_proj", with or without ".weight".
-  std::string prefix;  // "model.layers.0.mlp.experts."
+  // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
+  // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
+  // ExpertForm::biased asks for them, are the stem + ".bias", fused ones prefix + "gate_up_proj_bias" and
+  // "down_proj_bias".
+  std::vector<std::string> prefixes;
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  // Of fused tensors: rows of gate and up take turns (gate first) instead of following each other, biases too, and BF16
+  // ones are [experts, inputs, outputs].
+  bool interleaved = false, input_major = false;
 };
 
 class WeightList {
  public:
   MatrixId matrix(std::vector<std::string> stems, int64_t rows, int64_t cols, bool keep_bf16 = false);
-  VectorId vector(std::vector<std::string> names, int64_t size);
+  VectorId vector(std::vector<std::string> names, int64_t size, VectorForm form = {});
   TableId table(std::vector<std::string> names, int64_t rows, int64_t cols);  // bf16 rows looked up by index
   void expert_layer(ExpertLayerSpec spec);                                    // in MoE layer order
 

@@ -38,12 +38,6 @@ class StepBackend : public Backend {
   virtual const LargestLogit* largest_logits() const { return nullptr; }
 };
 
-// A MoE layer as the family's forward asks for it.
-struct MoeCallSite {
-  MoeSpec spec;
-  Slot residual{};
-};
-
 // Slots, KV cache and counters of one device. Thread rule: one thread; no allocation in step().
 class ServeBackend : public StepBackend {
  public:
@@ -52,7 +46,7 @@ class ServeBackend : public StepBackend {
   // MoE layers one after the other, exactly as a decode step runs them, by plans from outside; sites are of all
   // layers. Fills slots behind the table's back: the next step or restore puts them right.
   virtual void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                          std::span<const MoeCallSite> sites) = 0;
+                          std::span<const MoeSpec> sites) = 0;
 
   virtual SlotTable::Content cache_content() const = 0;
   virtual void restore_cache(const SlotTable::Content& content) = 0;  // copies blobs; throws as SlotTable::restore

@@ -17,17 +17,33 @@ namespace {
 class MoeSites final : public Backend {
  public:
   explicit MoeSites(size_t layers) : sites(layers) {}
-  void embed(TableId, Slot) override {}
+  void embed(const EmbedSpec&) override {}
   void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
   void linear_add(Slot, const Linear&) override {}
   void attention(const AttentionSpec&) override {}
-  void silu_mul(Slot, Slot, Slot) override {}
-  void moe(const MoeSpec& spec, Slot residual) override {
-    sites.at(static_cast<size_t>(spec.moe_layer)) = {spec, residual};
-  }
-  void logits(Slot, const Norm&, MatrixId) override {}
-  std::vector<MoeCallSite> sites;
+  void glu(const GluSpec&) override {}
+  void moe(const MoeSpec& spec) override { sites.at(static_cast<size_t>(spec.moe_layer)) = spec; }
+  void logits(const LogitsSpec&) override {}
+  void norm(Slot, const Norm&, Slot) override {}
+  void add(const AddSpec&) override {}
+  void delta_net(const DeltaNetSpec&) override {}
+  std::vector<MoeSpec> sites;
 };
+
+// A family is written once for all devices, but a device may lack operations that it needs.
+void require_on_cuda(const std::string& name) {
+  std::string listed;
+  for (const FamilyDesc& family : families()) {
+    if (!family.on_cuda) continue;
+    if (family.model_type == name) return;
+    listed += (listed.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  throw Error(ErrorKind::kUsage, {.what = "the device cuda cannot run this kind of model yet",
+                                  .value = name,
+                                  .allowed = listed,
+                                  .action = "use --device host",
+                                  .path = "--device"});
+}
 
 }  // namespace
 
@@ -55,6 +71,7 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
         config.promote_bytes_per_layer, config.cache_policy, config.look_ahead, config.max_prefetches_per_layer};
     const int distinct = max_distinct_experts(geometry(), config);
     if (config.device == Device::kCuda) {
+      require_on_cuda(geometry().family);
       if (model.on_device == nullptr) model.on_device = upload_weights(*model.weights);
       serve = make_cuda_backend({parts, kernels, config, model.on_device, distinct});
     } else {
@@ -64,6 +81,7 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   }
   const auto sequences = static_cast<size_t>(config.max_batch);
   lengths.assign(sequences, -1);
+  reached.assign(sequences, 0);
   stepped_in.assign(sequences, 0);
   MoeSites recorder(geometry().moe_layers.size());
   model.family->forward(recorder, *model.weights, StepBatch{});
@@ -88,6 +106,7 @@ int Engine::open_sequence() {
   if (closed == state_->lengths.end()) return -1;
   *closed = 0;
   const auto sequence = static_cast<int>(closed - state_->lengths.begin());
+  state_->reached[static_cast<size_t>(sequence)] = 0;
   state_->hooks.restart(sequence);
   return sequence;
 }
@@ -139,7 +158,9 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
   s.backend->step(s.tokens, batch);
   s.hooks.finish_step(s.tokens);
   for (const TokenRun& run : runs) {
-    s.lengths[static_cast<size_t>(run.sequence)] += static_cast<int64_t>(run.ids.size());
+    const auto sequence = static_cast<size_t>(run.sequence);
+    s.lengths[sequence] += static_cast<int64_t>(run.ids.size());
+    s.reached[sequence] = std::max(s.reached[sequence], s.lengths[sequence]);
   }
   s.last_logits_rows = batch.logits_rows;
   if (batch.decode) {

@@ -43,14 +43,15 @@ struct Engine::State {
   StepBackend* backend = nullptr;
 
   std::vector<int64_t> lengths;      // per sequence; -1: closed
+  std::vector<int64_t> reached;      // per sequence: the most tokens since it was empty
   std::vector<uint64_t> stepped_in;  // per sequence: number of the step it was last in
   uint64_t step_number = 0;
   int64_t last_logits_rows = 0;
   EngineCounters counters;  // of steps; the backend adds its own
 
-  std::vector<MoeCallSite> moe_sites;  // per MoE layer
-  std::vector<int32_t> probe_ids;      // (max_batch)
-  std::vector<TokenRun> probe_runs;    // (max_batch)
+  std::vector<MoeSpec> moe_sites;    // per MoE layer
+  std::vector<int32_t> probe_ids;    // (max_batch)
+  std::vector<TokenRun> probe_runs;  // (max_batch)
 };
 
 }  // namespace ft

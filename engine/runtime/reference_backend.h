@@ -13,6 +13,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/expert_pairs.h"
 #include "engine/runtime/kv_cache.h"
+#include "engine/runtime/state_cache.h"
 
 namespace ft {
 
@@ -26,13 +27,16 @@ class ReferenceBackend final : public StepBackend {
   }
   const float* logits_rows() const override { return logits_.row(0); }
 
-  void embed(TableId table, Slot to) override;
+  void embed(const EmbedSpec& spec) override;
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
-  void silu_mul(Slot gate, Slot up, Slot to) override;
-  void moe(const MoeSpec& spec, Slot residual) override;
-  void logits(Slot from, const Norm& norm, MatrixId head) override;
+  void delta_net(const DeltaNetSpec& spec) override;
+  void glu(const GluSpec& spec) override;
+  void moe(const MoeSpec& spec) override;
+  void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
  private:
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
@@ -43,20 +47,25 @@ class ReferenceBackend final : public StepBackend {
     return output.bias.index >= 0 ? parts_.weights[output.bias].data() : nullptr;
   }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
-  void route(const MoeSpec& spec, int64_t token);
+  void convolve(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t channel);
+  void run_delta_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
+  void run_shared_expert(const SharedExpert& shared, const Glu& glu, const RowBuffer<float>& x);
+  void route(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
   void down_row(const ExpertLayout& layout, int expert, int64_t row, int worker);
   float* decoded(int worker, int index) { return decoded_.row(worker * 2 + index); }
 
   BackendParts parts_;
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;
   ActivationBuffers buffers_;
   RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
   RowBuffer<float> head_input_, logits_, router_logits_;
   RowBuffer<float> decoded_;  // (threads * 2) rows of the widest matrix
   RowBuffer<double> scores_;  // (threads) scores of max_context positions, then sums of head_dim
   KvCache<float> kv_;
+  StateCache states_;
   int top_k_ = 0;
   ExpertPairs pairs_;
   std::vector<int32_t> ids_;              // (max_tokens, top_k)

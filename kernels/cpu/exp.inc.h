@@ -1,4 +1,4 @@
-// The exponential of kernels/ops/exp.h and silu, 16 lanes at a time. Include after a vector vocabulary; the caller has
+// The exponential of kernels/ops/exp.h, 16 lanes at a time. Include after a vector vocabulary; the caller has
 // set the flush mode.
 #pragma once
 
@@ -17,8 +17,5 @@ static inline F32x16 exp(F32x16 x) {
   const U32x16 power = shift_left<23>(add_words(to_int(n), broadcast_word(127)));
   return mul(p, bits_to_float(power));
 }
-
-// The sign of 0 - g differs from that of -g for a zero only, and exp gives 1 for both.
-static inline F32x16 silu(F32x16 g) { return div(g, add(broadcast(1.0f), exp(sub(zero(), g)))); }
 
 }  // namespace ft::FT_ISA_NAMESPACE

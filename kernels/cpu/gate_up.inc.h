@@ -1,8 +1,8 @@
 // Body of gate_up (kernels/ops/matvec.h) for every format. Include after a vector vocabulary and pairs_*.inc.h.
 #pragma once
 
-#include "kernels/cpu/exp.inc.h"
 #include "kernels/cpu/flush.inc.h"
+#include "kernels/cpu/glu.inc.h"
 #include "kernels/cpu/tile_dot.inc.h"
 #include "kernels/ops/matvec.h"
 
@@ -22,6 +22,15 @@ static inline bool is_planted(int64_t tile) {
   return (tile + 1) * kPercent / 100 > tile * kPercent / 100;
 }
 #endif
+
+// The sums of one tile's rows for up to 16 / kRowsPerTile tokens, scaled, with their rows' bias.
+static inline F32x16 finish_rows(const PackedMatrix& matrix, const float* sums, int64_t row, int64_t rows) {
+  const F32x16 y = mul(load(sums), broadcast(matrix.global));
+  if (matrix.bias == nullptr) return y;
+  alignas(64) float bias[16] = {};
+  for (int64_t i = 0; i < 16; ++i) bias[i] = i % kRowsPerTile < rows ? matrix.bias[row + i % kRowsPerTile] : 0.0f;
+  return add(y, load(bias));
+}
 
 template <class Format>
 FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gate, const PackedMatrix& up) {
@@ -46,10 +55,10 @@ FT_KERNEL_BODY void gate_up_body(const GateUpArgs& args, const PackedMatrix& gat
           tile_dot<Format, kTokens>(layout, up.data, up_stream, tile, rows_from(first), ups);
         }
 #endif
-        const F32x16 g = mul(load(gates), broadcast(gate.global));
-        const F32x16 u = mul(load(ups), broadcast(up.global));
+        const F32x16 g = finish_rows(gate, gates, row, rows);
+        const F32x16 u = finish_rows(up, ups, row, rows);
         alignas(32) uint16_t a[16];
-        _mm256_store_si256(reinterpret_cast<__m256i*>(a), round_bf16(mul(silu(g), u)));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(a), round_bf16(glu(args.layout->glu, g, u)));
         for (int t = 0; t < kTokens; ++t) {
           for (int64_t r = 0; r < rows; r += 2) {
             const uint32_t odd = r + 1 < rows ? a[t * kRowsPerTile + r + 1] : 0u;

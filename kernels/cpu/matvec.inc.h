@@ -11,6 +11,7 @@ template <class Format>
 FT_KERNEL_BODY void matvec_body(const MatvecArgs& args) {
   const PackedLayout& layout = args.w->layout;
   const float global = args.w->global;
+  const float* const bias = args.w->bias;
   const CodeStream stream(layout, args.w->data, args.tile_begin, args.tile_end, args.next);
   with_rows<Format>(layout, args.x, args.tokens, [&](auto rows_from) {
     for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
@@ -21,7 +22,10 @@ FT_KERNEL_BODY void matvec_body(const MatvecArgs& args) {
         float sums[kTokens * kRowsPerTile];
         tile_dot<Format, kTokens>(layout, args.w->data, stream, tile, rows_from(first), sums);
         for (int t = 0; t < kTokens; ++t) {
-          for (int64_t r = 0; r < rows; ++r) args.y[first + t][row + r] = sums[t * kRowsPerTile + r] * global;
+          float* const y = args.y[first + t] + row;
+          for (int64_t r = 0; r < rows; ++r) y[r] = sums[t * kRowsPerTile + r] * global;
+          if (bias == nullptr) continue;
+          for (int64_t r = 0; r < rows; ++r) y[r] += bias[row + r];
         }
       });
     }

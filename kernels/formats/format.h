@@ -105,6 +105,7 @@ struct PackedMatrix {
   PackedLayout layout;
   const std::byte* data = nullptr;
   float global = 1.0f;
+  const float* bias = nullptr;  // (rows) added to a product, or none
 };
 
 }  // namespace ft

@@ -6,7 +6,7 @@
 //     P = 0; for p = 0 .. group/2 - 1:  P = fma(w[2p+1], x[2p+1], P);  P = fma(w[2p], x[2p], P)     (as vdpbf16ps)
 //     acc[l] = fma(P, scale(b, l), acc[l])          bf16: scale is 1
 //   for width 8, 4, 2, 1:  acc[i] = acc[i] + acc[i + width], i < width
-//   y = acc[0] * global
+//   y = acc[0] * global; where the matrix has a bias, y = y + bias[row]
 // group is the format's: 16, or 32 for mxfp4. w are codes decoded exactly to bf16. Lanes that the last block lacks and
 // k past cols have w = x = scale = +0 and are computed like the others (which turns an accumulated -0 into +0). Every
 // fp32 operation rounds to nearest even and flushes denormal inputs and results, signs kept (FTZ and DAZ, tininess
@@ -33,9 +33,9 @@ struct MatvecArgs {
 };
 using MatvecFn = void (*)(const MatvecArgs&);
 
-// a = silu(gate x) * (up x), rounded to bf16 and written as packed activations for the down product.
-//   g = gate row dot * gate_global, u likewise; a = (g / (1 + exp(-g))) * u with kernels/ops/exp.h, correctly rounded
-//   division; then bf16, nearest even.
+// a = the gated linear unit of gate x and up x, rounded to bf16 and written as packed activations for the down product.
+//   g = the product with gate as above, u likewise; a = glu(g, u) by layout->glu (kernels/ops/glu.h); then bf16,
+//   nearest even.
 struct GateUpArgs {
   const ExpertLayout* layout = nullptr;
   const std::byte* blob = nullptr;

@@ -10,9 +10,9 @@ template <FormatId kFormat>
 uint16_t activation(const GateUpArgs& args, int64_t row, const uint32_t* x) {
   const PackedMatrix gate = expert_gate(*args.layout, args.blob);
   const PackedMatrix up = expert_up(*args.layout, args.blob);
-  const float g = mul(dot_row<kFormat>(gate.layout, gate.data, row, x), gate.global);
-  const float u = mul(dot_row<kFormat>(up.layout, up.data, row, x), up.global);
-  return activation_bits(mul(silu(g), u));
+  const float g = with_bias(gate, row, mul(dot_row<kFormat>(gate.layout, gate.data, row, x), gate.global));
+  const float u = with_bias(up, row, mul(dot_row<kFormat>(up.layout, up.data, row, x), up.global));
+  return activation_bits(glu(args.layout->glu, g, u));
 }
 
 template <FormatId kFormat>

@@ -13,7 +13,8 @@ void matvec(const MatvecArgs& args) {
   const int64_t row_end = std::min(args.tile_end * kRowsPerTile, layout.rows);
   for (int64_t row = args.tile_begin * kRowsPerTile; row < row_end; ++row) {
     for (int64_t t = 0; t < args.tokens; ++t) {
-      args.y[t][row] = mul(dot_row<kFormat>(layout, args.w->data, row, args.x[t]), args.w->global);
+      const float y = mul(dot_row<kFormat>(layout, args.w->data, row, args.x[t]), args.w->global);
+      args.y[t][row] = with_bias(*args.w, row, y);
     }
   }
 }

@@ -8,6 +8,11 @@ namespace ft::reference {
 // Index of the packed activation word that holds k and k + 1, k even (kernels/ops/activations.h).
 inline int64_t activation_index(int64_t k) { return k / 256 * 128 + k % 16 / 2 * kLanes + k % 256 / 16; }
 
+// The end of a row's product: kernels/ops/matvec.h.
+inline float with_bias(const PackedMatrix& matrix, int64_t row, float y) {
+  return matrix.bias == nullptr ? y : add(y, matrix.bias[row]);
+}
+
 // Row `row` of the packed matrix at `data` times packed activations x, without the global.
 template <FormatId kFormat>
 float dot_row(const PackedLayout& layout, const std::byte* data, int64_t row, const uint32_t* x) {

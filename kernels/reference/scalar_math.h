@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/ops/exp.h"
+#include "kernels/ops/glu.h"
 
 namespace ft::reference {
 
@@ -68,6 +69,7 @@ inline float fma(float a, float b, float c) {
 inline float sqrt(float x) { return std::sqrt(flush(x)); }  // never tiny
 
 inline float max(float a, float b) { return a > b ? a : b; }  // b when either is NaN
+inline float min(float a, float b) { return a < b ? a : b; }  // b when either is NaN
 
 // The fixed tree over 16 lanes: widths 8, 4, 2, 1.
 inline float tree_sum(float lanes[kLanes]) {
@@ -90,6 +92,21 @@ inline float exp(float x) {
   return mul(p, std::bit_cast<float>(static_cast<uint32_t>(static_cast<int>(n) + 127) << 23));
 }
 
-inline float silu(float g) { return div(g, add(1.0f, exp(-g))); }
+// kernels/ops/glu.h
+inline float glu(const Glu& how, float g, float u) {
+  g = flush(g);
+  u = flush(u);
+  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
+    g = min(how.limit, g);
+    u = min(how.limit, max(-how.limit, u));
+  }
+  float minus_s = -g;
+  if (how.kind == GluKind::kGeluTanh) minus_s = mul(-kGeluTwiceScale, fma(kGeluCubic, mul(mul(g, g), g), g));
+  if (how.kind == GluKind::kOss) {
+    minus_s = mul(-kOssAlpha, g);
+    u = add(u, 1.0f);
+  }
+  return mul(div(g, add(1.0f, exp(minus_s))), u);
+}
 
 }  // namespace ft::reference

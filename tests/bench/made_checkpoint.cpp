@@ -68,15 +68,16 @@ class TensorList {
 std::vector<Tensor> layer_tensors(const ModelGeometry& g, int layer) {
   TensorList list;
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const int64_t heads = g.heads * g.head_dim, keys = g.kv_heads * g.head_dim;
+  const KvLayer& kv = g.kv[static_cast<size_t>(layer)];
+  const int64_t heads = g.widest_heads, keys = kv.kv_heads * kv.head_dim;
   list.bf16(prefix + "input_layernorm.weight", {g.hidden});
   list.bf16(prefix + "post_attention_layernorm.weight", {g.hidden});
   list.bf16(prefix + "self_attn.q_proj.weight", {heads, g.hidden});
   list.bf16(prefix + "self_attn.k_proj.weight", {keys, g.hidden});
   list.bf16(prefix + "self_attn.v_proj.weight", {keys, g.hidden});
   list.bf16(prefix + "self_attn.o_proj.weight", {g.hidden, heads});
-  list.bf16(prefix + "self_attn.q_norm.weight", {g.head_dim});
-  list.bf16(prefix + "self_attn.k_norm.weight", {g.head_dim});
+  list.bf16(prefix + "self_attn.q_norm.weight", {kv.head_dim});
+  list.bf16(prefix + "self_attn.k_norm.weight", {kv.head_dim});
   list.bf16(prefix + "mlp.gate.weight", {g.expert.experts, g.hidden});
   for (int expert = 0; expert < g.expert.experts; ++expert) {
     const std::string stem = prefix + "mlp.experts." + std::to_string(expert) + ".";

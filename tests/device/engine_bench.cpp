@@ -38,7 +38,7 @@ enum class Twice { kNothing, kProducts, kAttention, kOutProduct, kMoe, kLogits }
 class Repeating final : public Backend {
  public:
   Repeating(Backend& to, Twice twice) : to_(to), twice_(twice) {}
-  void embed(TableId table, Slot slot) override { to_.embed(table, slot); }
+  void embed(const EmbedSpec& spec) override { to_.embed(spec); }
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override {
     repeat(Twice::kProducts, [&] { to_.linear(from, norm, outputs); });
   }
@@ -48,12 +48,12 @@ class Repeating final : public Backend {
   void attention(const AttentionSpec& spec) override {
     repeat(Twice::kAttention, [&] { to_.attention(spec); });
   }
-  void silu_mul(Slot gate, Slot up, Slot out) override { to_.silu_mul(gate, up, out); }
-  void moe(const MoeSpec& spec, Slot residual) override {
-    repeat(Twice::kMoe, [&] { to_.moe(spec, residual); });
+  void glu(const GluSpec& spec) override { to_.glu(spec); }
+  void moe(const MoeSpec& spec) override {
+    repeat(Twice::kMoe, [&] { to_.moe(spec); });
   }
-  void logits(Slot from, const Norm& norm, MatrixId head) override {
-    repeat(Twice::kLogits, [&] { to_.logits(from, norm, head); });
+  void logits(const LogitsSpec& spec) override {
+    repeat(Twice::kLogits, [&] { to_.logits(spec); });
   }
 
  private:
@@ -72,7 +72,7 @@ class RepeatingFamily final : public Family {
   const ModelGeometry& geometry() const override { return family_->geometry(); }
   WeightList declare_weights() const override { return family_->declare_weights(); }
   int64_t width(Slot slot) const override { return family_->width(slot); }
-  RopeTable make_rope(int64_t positions) const override { return family_->make_rope(positions); }
+  std::vector<RopeTable> make_ropes(int64_t positions) const override { return family_->make_ropes(positions); }
   void forward(Backend& backend, const ModelWeights& weights, const StepBatch& batch) const override {
     Repeating repeating(backend, twice_);
     family_->forward(repeating, weights, batch);
@@ -138,7 +138,7 @@ struct Bench {
 // Bytes that a step reads: all dense matrices, the experts, the KV cache.
 double step_bytes(const Bench& bench, int64_t context_length) {
   const ModelGeometry& g = bench.model.family->geometry();
-  const double kv = static_cast<double>(g.kv_layers * context_length * 2 * g.kv_heads * g.head_dim * 2);
+  const double kv = static_cast<double>(g.kv_bytes_per_token() * context_length);
   const double experts = static_cast<double>(kLayers * g.expert.top_k * bench.blob_bytes);
   return static_cast<double>(bench.dense_bytes) + experts + kv;
 }

@@ -94,7 +94,7 @@ void check_pairwise(Context& context, Random& random, const Case& c) {
   HostArray<float> sum = copy_of(a);
   for (int64_t t = 0; t < c.tokens; ++t) {
     const float* from = b.data() + t * b_stride;
-    context.cpu.silu_mul({a.data() + t * c.stride, from, product.data() + t * c.stride, c.cols});
+    context.cpu.glu({a.data() + t * c.stride, from, product.data() + t * c.stride, c.cols, {}});
     context.cpu.add({sum.data() + t * c.stride, from, c.cols});
   }
   DeviceArray<float> device_a(context, a);

@@ -31,10 +31,8 @@ ModelGeometry geometry_of(int layers, int experts, int top_k, int64_t hidden) {
   geometry.hidden = hidden;
   geometry.vocab = 32000;
   geometry.max_positions = 32768;
-  geometry.kv_layers = layers;
-  geometry.kv_heads = 4;
-  geometry.head_dim = 64;
-  geometry.heads = 16;
+  geometry.kv.assign(static_cast<size_t>(layers), {4, 64});
+  geometry.widest_heads = 16 * 64;
   return geometry;
 }
 
@@ -214,6 +212,30 @@ TEST_CASE("reference numerics keep keys and values in fp32 and stage nothing") {
   CHECK(plan_with(c, 16).pool_bytes("staging") == 0);
 }
 
+TEST_CASE("on the host device a window bounds a layer's cache; a GPU keeps every position") {
+  Case c = plain_case();
+  for (size_t layer = 0; layer < 6; ++layer) c.geometry.kv[layer].window = 100;
+  c.config.max_batch = 2;
+  c.config.prefill_chunk = 130;             // 100 + 130 positions: four splits of 64
+  const int64_t position = 2 * 4 * 64 * 2;  // keys and values, bf16
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * (6 * 256 + 2 * 1024));
+  c.config.prefill_chunk = 1;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * (6 * 192 + 2 * 1024));
+  c.config.max_context = 192;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * 8 * 192);
+  c.inputs.device = Device::kCuda;
+  c.inputs.device_memory_bytes = kGiB;
+  c.config.max_context = 1024;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * 8 * 1024);
+}
+
+TEST_CASE("every table of cos and sin counts") {
+  Case c = plain_case();
+  const int64_t one = activation_bytes(c.geometry, c.config);
+  c.geometry.rope_tables = 3;
+  CHECK(activation_bytes(c.geometry, c.config) == one + 2 * c.config.max_context * 64 * int64_t{sizeof(float)});
+}
+
 TEST_CASE("on the host device banks and slots share one memory; a device limit bounds the slots alone") {
   Case c = plain_case();
   const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB + 2 * kMiB;
@@ -319,6 +341,9 @@ TEST_CASE("numbers out of range are refused at the bound and one past it") {
   CHECK(refused([](Case& c) { c.formats.expert_bytes_max = 0; }));
   CHECK(refused([](Case& c) { c.formats.dense_bytes = -1; }));
   CHECK(refused([](Case& c) { c.geometry.hidden = -1; }));
+  CHECK(!refused([](Case& c) { c.geometry.kv[0].window = int64_t{1} << 24; }));
+  CHECK(refused([](Case& c) { c.geometry.kv[0].window = (int64_t{1} << 24) + 1; }));
+  CHECK(refused([](Case& c) { c.geometry.kv[0].window = -1; }));
 }
 
 TEST_CASE("the default prefill chunk takes at most its share of a GPU, and no more than the context") {
@@ -340,9 +365,8 @@ TEST_CASE("the default prefill chunk takes at most its share of a GPU, and no mo
     if (own == 64) continue;
     EngineConfig config = c.config;
     config.prefill_chunk = own;
-    const int64_t left = bytes - c.formats.dense_bytes -
-                         2 * c.geometry.kv_layers * c.geometry.kv_heads * c.geometry.head_dim * 2 * config.max_batch *
-                             config.max_context;
+    const int64_t left =
+        bytes - c.formats.dense_bytes - c.geometry.kv_bytes_per_token() * config.max_batch * config.max_context;
     CHECK(activation_bytes(c.geometry, config) <= left / kPrefillShare);
   }
   CHECK(last == kDefaultPrefillChunk);
@@ -358,9 +382,10 @@ TEST_CASE("absurd sizes neither overflow nor start") {
   Case c = plain_case();
   c.geometry = geometry_of(kMaxLayers, kMaxExperts, kMaxTopK, int64_t{1} << 24);
   c.geometry.vocab = int64_t{1} << 24;
-  c.geometry.heads = 1 << 20;
-  c.geometry.kv_heads = int64_t{1} << 24;
-  c.geometry.head_dim = int64_t{1} << 24;
+  c.geometry.widest_heads = int64_t{1} << 24;
+  c.geometry.slot_floats = int64_t{1} << 24;
+  c.geometry.state_floats = kHuge / 4;
+  c.geometry.kv.assign(kMaxLayers, {int64_t{1} << 24, int64_t{1} << 24});
   c.geometry.max_positions = kHuge;
   c.config.max_context = kHuge;
   c.config.max_batch = kMaxBatch;

@@ -1,4 +1,5 @@
 // pack_activations, matvec and gate_up: every variant against the scalar reference, bit by bit.
+#include <cstring>
 #include <memory>
 #include <type_traits>
 
@@ -95,13 +96,21 @@ void run_range(int64_t tiles, int64_t split, F&& fn) {
   }
 }
 
+std::vector<float> random_biases(bool biased, int64_t rows, const Exponents& exponents, Random& random) {
+  std::vector<float> biases(biased ? static_cast<size_t>(rows) : 0);
+  for (float& value : biases) value = random_with(random, exponents);
+  return biases;
+}
+
 void check_matvec(const KernelDesc& variant, const KernelDesc& reference_kernel, int64_t rows, int64_t cols,
                   int64_t tokens, const Mix& mix, uint64_t seed) {
   INFO("rows ", rows, " cols ", cols, " tokens ", tokens, " mix ", mix.name, " seed ", seed);
   Random random(seed);
   const Packed w(random_matrix(static_cast<FormatId>(variant.format), rows, cols, mix.weights, random));
   const Activations x = random_activations(tokens, cols, mix.activations, random);
-  const PackedMatrix view = w.view();
+  PackedMatrix view = w.view();
+  const auto bias = random_biases(seed % 3 == 0, rows, mix.weights, random);
+  if (!bias.empty()) view.bias = bias.data();
   Outputs<float> expected(tokens, rows);
   Outputs<float> got(tokens, rows);
   const auto call = [&](const KernelDesc& kernel, const Outputs<float>& y) {
@@ -160,13 +169,26 @@ FT_OP_CASE(kMatvec, matvec_token_count_and_caller_mode_do_not_matter) {
   });
 }
 
+// Every kind of unit, with and without biases, in turn.
+ExpertForm form_of(uint64_t seed) {
+  const Glu kinds[] = {{GluKind::kSilu, 0}, {GluKind::kSiluClamped, 2}, {GluKind::kGeluTanh, 0}, {GluKind::kOss, 3}};
+  return {kinds[seed % 4], seed / 4 % 2 == 1};
+}
+
 struct Expert {
-  Expert(FormatId format, int64_t hidden, int64_t intermediate, const Exponents& exponents, Random& random)
-      : layout(expert_layout(format, hidden, intermediate)), blob(layout.bytes) {
+  Expert(FormatId format, int64_t hidden, int64_t intermediate, const Exponents& exponents, const ExpertForm& form,
+         Random& random)
+      : layout(expert_layout(format, hidden, intermediate, form)), blob(layout.bytes) {
     const OwnedMatrix gate = random_matrix(format, intermediate, hidden, exponents, random);
     const OwnedMatrix up = random_matrix(format, intermediate, hidden, exponents, random);
     const OwnedMatrix down = random_matrix(format, hidden, intermediate, exponents, random);
-    pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data());
+    const auto gate_bias = random_biases(form.biased, intermediate, exponents, random);
+    const auto up_bias = random_biases(form.biased, intermediate, exponents, random);
+    const auto down_bias = random_biases(form.biased, hidden, exponents, random);
+    pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data(), {gate_bias, up_bias, down_bias});
+    const PackedMatrix packed = expert_down(layout, blob.data());
+    REQUIRE((packed.bias != nullptr) == form.biased);
+    if (form.biased) REQUIRE(std::memcmp(down_bias.data(), packed.bias, down_bias.size() * sizeof(float)) == 0);
   }
   ExpertLayout layout;
   Guarded<std::byte> blob;
@@ -176,7 +198,7 @@ void check_gate_up(const KernelDesc& variant, const KernelDesc& reference_kernel
                    int64_t tokens, const Mix& mix, uint64_t seed) {
   INFO("hidden ", hidden, " intermediate ", intermediate, " tokens ", tokens, " mix ", mix.name, " seed ", seed);
   Random random(seed);
-  Expert expert(static_cast<FormatId>(variant.format), hidden, intermediate, mix.weights, random);
+  Expert expert(static_cast<FormatId>(variant.format), hidden, intermediate, mix.weights, form_of(seed), random);
   const Activations x = random_activations(tokens, hidden, mix.activations, random);
   const int64_t words = activation_words(intermediate);
   Outputs<uint32_t> expected(tokens, words);

@@ -108,7 +108,7 @@ void check_model(const std::string& folder) {
   const ExpertGeometry& expert = weights->geometry.expert;
   REQUIRE(weights->bank.layers() == static_cast<int>(weights->geometry.moe_layers.size()));
   for (int layer = 0; layer < weights->bank.layers(); ++layer) {
-    const std::string prefix = list.expert_layers[static_cast<size_t>(layer)].prefix;
+    const std::string prefix = list.expert_layers[static_cast<size_t>(layer)].prefixes.front();
     const ExpertLayout& layout = weights->bank.layout(layer);
     for (int e = 0; e < expert.experts; ++e) {
       const std::byte* blob = weights->bank.blob(layer, e);
@@ -157,7 +157,7 @@ void fuse(DiskTensors& tensors, const std::string& prefix, int experts, const st
 std::vector<std::string> expert_prefixes(const std::string& folder) {
   std::vector<std::string> prefixes;
   for (const ExpertLayerSpec& spec : family_of(folder)->declare_weights().expert_layers)
-    prefixes.push_back(spec.prefix);
+    prefixes.push_back(spec.prefixes.front());
   return prefixes;
 }
 

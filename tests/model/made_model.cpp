@@ -83,7 +83,7 @@ std::vector<Tensor> tensors_of(const MadeModel& m, const WeightList& list) {
   for (const VectorSpec& t : list.vectors) add(tensors, t.names.front(), "BF16", {t.size}, 2);
   for (const ExpertLayerSpec& layer : list.expert_layers) {
     for (int e = 0; e < m.experts; ++e) {
-      const std::string stem = layer.prefix + std::to_string(e) + ".";
+      const std::string stem = layer.prefixes.front() + std::to_string(e) + ".";
       add_expert_matrix(tensors, m.format, stem + layer.gate, m.intermediate, m.hidden);
       add_expert_matrix(tensors, m.format, stem + layer.up, m.intermediate, m.hidden);
       add_expert_matrix(tensors, m.format, stem + layer.down, m.hidden, m.intermediate);

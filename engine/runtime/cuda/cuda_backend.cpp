@@ -22,6 +22,13 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
   return cols;
 }
 
+// The shape of every layer's keys and values: one, in every family that is listed for this device.
+KvLayer uniform_kv(const ModelGeometry& geometry) {
+  FT_CHECK(!geometry.kv.empty());
+  for (const KvLayer& layer : geometry.kv) FT_CHECK(layer == geometry.kv.front());
+  return geometry.kv.front();
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const CudaBackendParts& parts)
@@ -33,7 +40,7 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
       predictions_(parts.config.look_ahead == LookAhead::kOff ? 0 : cuda::kMaxPlanTopK),
       moe_layer_count_(static_cast<int64_t>(parts.backend.family.geometry().moe_layers.size())),
       vocab_(parts.backend.family.geometry().vocab),
-      kv_stride_(2 * parts.backend.family.geometry().kv_heads * parts.backend.family.geometry().head_dim),
+      kv_stride_(uniform_kv(parts.backend.family.geometry()).elements()),
       moe_(parts, main_, marks_),
       prefill_(parts, main_, moe_) {
   const ModelGeometry& geometry = parts_.family.geometry();
@@ -56,9 +63,11 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   ids_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   expert_weights_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   chosen_ = cuda::PinnedBuffer(moe_layer_count_ * tokens * top_k_ * 4);
-  kv_ = cuda::DeviceBuffer(geometry.kv_layers * kv_layer_elements() * 2);
-  attention_scratch_ = cuda::DeviceBuffer(cuda::attention_decode_scratch_bytes(
-      config_.max_batch, geometry.heads, static_cast<int>(geometry.kv_heads), geometry.head_dim, parts_.max_context));
+  kv_ = cuda::DeviceBuffer(static_cast<int64_t>(geometry.kv.size()) * kv_layer_elements() * 2);
+  const KvLayer kv = uniform_kv(geometry);
+  attention_scratch_ = cuda::DeviceBuffer(
+      cuda::attention_decode_scratch_bytes(config_.max_batch, static_cast<int>(geometry.widest_heads / kv.head_dim),
+                                           static_cast<int>(kv.kv_heads), kv.head_dim, parts_.max_context));
   cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
   largest_host_ = cuda::PinnedBuffer(tokens * static_cast<int64_t>(sizeof(LargestLogit)));
   end_words_ = cuda::DeviceBuffer(8 + tokens * 8);
@@ -68,7 +77,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   inputs_ = cuda::DeviceBuffer(input_bytes);
   inputs_host_ = cuda::PinnedBuffer(input_bytes);
 
-  const RopeTable table = parts_.family.make_rope(parts_.max_context);
+  const std::vector<RopeTable> tables = parts_.family.make_ropes(parts_.max_context);
+  FT_CHECK(tables.size() == 1);  // as in every family that is listed for this device
+  const RopeTable& table = tables.front();
   rope_half_ = table.half;
   rope_positions_ = table.positions;
   const auto table_bytes = static_cast<int64_t>(table.cos.size() * sizeof(float));
@@ -248,18 +259,17 @@ void CudaBackend::keep_wanted_logits() {
   }
 }
 
-void CudaBackend::launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans) {
+void CudaBackend::launch_layers(std::span<const MoeSpec> sites, std::span<const LayerPlan> plans) {
   cuda::copy_to_device(inputs_.data(), inputs_host_.host(), inputs().bytes, main_.handle());
   moe_.upload_given();
   for (const LayerPlan& plan : plans) {
-    const MoeCallSite& site = sites[static_cast<size_t>(plan.layer)];
-    moe(site.spec, site.residual);
+    moe(sites[static_cast<size_t>(plan.layer)]);
   }
   launch_end(0);
 }
 
 void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                             std::span<const MoeCallSite> sites) {
+                             std::span<const MoeSpec> sites) {
   begin(tokens, true, cuda::Placement::kGiven);
   fill_inputs(true);
   const InputLayout in = inputs();
@@ -296,7 +306,7 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const CudaBackend*>(&from);
   FT_CHECK(other != nullptr && other->kv_stride_ == kv_stride_);
   const int64_t bytes = length * kv_stride_ * 2;
-  for (int layer = 0; layer < parts_.family.geometry().kv_layers && bytes > 0; ++layer) {
+  for (int layer = 0; layer < static_cast<int>(parts_.family.geometry().kv.size()) && bytes > 0; ++layer) {
     cuda::copy_on_device(kv_layer(layer).data + sequence * parts_.max_context * kv_stride_,
                          other->kv_layer(layer).data + from_sequence * other->parts_.max_context * kv_stride_, bytes,
                          main_.handle());

@@ -35,8 +35,7 @@ class CudaBackend final : public ServeBackend {
 
   void step(const StepTokens& tokens, const StepBatch& batch) override;
   void dense_step(const StepTokens& tokens, const StepBatch& batch) override;
-  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans,
-                  std::span<const MoeCallSite> sites) override;
+  void moe_layers(const StepTokens& tokens, std::span<const LayerPlan> plans, std::span<const MoeSpec> sites) override;
   const float* logits_rows() const override { return logits_host_.as_host<float>(); }
   const LargestLogit* largest_logits() const override {
     return decode_ ? largest_host_.as_host<LargestLogit>() : nullptr;
@@ -52,13 +51,13 @@ class CudaBackend final : public ServeBackend {
   void reset_counters() override;
   void describe(EngagedRecord& record) const override;
 
-  void embed(TableId table, Slot to) override;
+  void embed(const EmbedSpec& spec) override;
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
-  void silu_mul(Slot gate, Slot up, Slot to) override;
-  void moe(const MoeSpec& spec, Slot residual) override;
-  void logits(Slot from, const Norm& norm, MatrixId head) override;
+  void glu(const GluSpec& spec) override;
+  void moe(const MoeSpec& spec) override;
+  void logits(const LogitsSpec& spec) override;
 
  private:
   struct Rows {
@@ -87,7 +86,7 @@ class CudaBackend final : public ServeBackend {
   void fill_choices();
   void launch_forward();
   void launch_end(int64_t rows);
-  void launch_layers(std::span<const MoeCallSite> sites, std::span<const LayerPlan> plans);
+  void launch_layers(std::span<const MoeSpec> sites, std::span<const LayerPlan> plans);
   void capture_steps();
   cuda::Graph capture_forward(int64_t tokens, cuda::Placement placement);
   // As finish_step counts: 0 is skipped when the number wraps.
@@ -102,8 +101,8 @@ class CudaBackend final : public ServeBackend {
   void prefill_linear_add(Slot from, const Linear& output);
   void prefill_product(const Linear& output, float* y, int64_t y_stride, int64_t tokens, bool add);
   void prefill_attend(const AttentionSpec& spec);
-  void prefill_moe(const MoeSpec& spec, Slot residual);
-  void prefill_logits(Slot from, const Norm& norm, MatrixId head);
+  void prefill_moe(const MoeSpec& spec);
+  void prefill_logits(const LogitsSpec& spec);
   void keep_wanted_logits();
 
   BackendParts parts_;

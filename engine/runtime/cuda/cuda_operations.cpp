@@ -6,9 +6,10 @@
 
 namespace ft {
 
-void CudaBackend::embed(TableId table, Slot to) {
-  const EmbeddingTable& embedding = (*weights_)[table];
-  const Rows out = rows(to);
+void CudaBackend::embed(const EmbedSpec& spec) {
+  FT_CHECK(spec.scale == 1);
+  const EmbeddingTable& embedding = (*weights_)[spec.table];
+  const Rows out = rows(spec.to);
   if (decode_) {  // the first operation of a step: the inputs come with it
     const InputLayout in = inputs();
     const auto* ids = reinterpret_cast<const int32_t*>(inputs_host_.device() + in.ids);
@@ -106,15 +107,15 @@ void CudaBackend::attention(const AttentionSpec& spec) {
   cuda::attention(attend, main_.handle());
 }
 
-void CudaBackend::silu_mul(Slot gate, Slot up, Slot to) {
-  const Rows a = rows(gate), b = rows(up), y = rows(to);
-  cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, std::min(a.width, b.width)},
-                 main_.handle());
+void CudaBackend::glu(const GluSpec& spec) {
+  FT_CHECK(spec.glu.kind == GluKind::kSilu);
+  const Rows a = rows(spec.gate), b = rows(spec.up), y = rows(spec.to);
+  cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, spec.width}, main_.handle());
 }
 
-void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
-  if (!decode_) return prefill_moe(spec, residual);
-  const Rows x = rows(residual);
+void CudaBackend::moe(const MoeSpec& spec) {
+  if (!decode_) return prefill_moe(spec);
+  const Rows x = rows(spec.from);
   const InputLayout in = inputs();
   CudaMoeCall call;
   call.layer = spec.moe_layer;
@@ -124,8 +125,8 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   call.residual_stride = x.width;
   call.norm_w = (*weights_)[spec.norm.weight];
   call.norm_eps = spec.norm.eps;
-  call.router = (*weights_)[spec.router];
-  call.renormalize = spec.renormalize;
+  call.router = (*weights_)[spec.router.weight];
+  call.renormalize = spec.router.renormalize;
   call.x = packed_.as<uint32_t>();
   call.router_logits = router_logits_.as<float>();
   call.ids = ids_.as<int32_t>();
@@ -139,12 +140,12 @@ void CudaBackend::moe(const MoeSpec& spec, Slot residual) {
   moe_.decode(call);
 }
 
-void CudaBackend::logits(Slot from, const Norm& norm, MatrixId head) {
-  if (!decode_) return prefill_logits(from, norm, head);
+void CudaBackend::logits(const LogitsSpec& spec) {
+  if (!decode_) return prefill_logits(spec);
   cuda::MatvecArgs args;
-  args.input = input_of(from, norm);
+  args.input = input_of(spec.from, spec.norm);
   args.tokens = count_;
-  args.outputs[args.output_count++] = {(*weights_)[head], nullptr, logits_.as<float>(), vocab_, false};
+  args.outputs[args.output_count++] = {(*weights_)[spec.head], nullptr, logits_.as<float>(), vocab_, false};
   cuda::matvec(args, main_.handle());  // launch_end brings the rows to the host
 }
 

@@ -64,18 +64,18 @@ void CudaBackend::prefill_attend(const AttentionSpec& spec) {
   cuda::prefill_attention(args, main_.handle());
 }
 
-void CudaBackend::prefill_moe(const MoeSpec& spec, Slot residual) {
-  const Rows x = rows(residual);
+void CudaBackend::prefill_moe(const MoeSpec& spec) {
+  const Rows x = rows(spec.from);
   prefill_pack(x.data, x.width, count_, spec.norm);
   const int64_t experts = parts_.family.geometry().expert.experts;
-  prefill_product({spec.router, {}, residual}, router_logits_.as<float>(), experts, count_, false);
+  prefill_product({spec.router.weight, {}, spec.from}, router_logits_.as<float>(), experts, count_, false);
   cuda::RouterArgs top;
   top.logits = router_logits_.as<float>();
   top.logits_stride = experts;
   top.tokens = count_;
   top.experts = experts;
   top.k = top_k_;
-  top.renormalize = spec.renormalize;
+  top.renormalize = spec.router.renormalize;
   top.ids = ids_.as<int32_t>();
   top.weights = expert_weights_.as<float>();
   // Pinned: forced choices are read there, the router's written there when they are needed.
@@ -98,14 +98,14 @@ void CudaBackend::prefill_moe(const MoeSpec& spec, Slot residual) {
   prefill_.layer(call, prefill_.needs_ids() ? on_host : nullptr);
 }
 
-void CudaBackend::prefill_logits(Slot from, const Norm& norm, MatrixId head) {
-  const Rows x = rows(from);
+void CudaBackend::prefill_logits(const LogitsSpec& spec) {
+  const Rows x = rows(spec.from);
   const auto wanted = static_cast<int64_t>(tokens_->logits_tokens.size());
   if (wanted == 0) return;
   auto* taken = head_input_.as<float>();
   cuda::take_rows({x.data, x.width, input<int32_t>(inputs().rows), wanted, x.width, taken, x.width}, main_.handle());
-  prefill_pack(taken, x.width, wanted, norm);
-  prefill_product({head, {}, from}, logits_.as<float>(), vocab_, wanted, false);
+  prefill_pack(taken, x.width, wanted, spec.norm);
+  prefill_product({spec.head, {}, spec.from}, logits_.as<float>(), vocab_, wanted, false);
   cuda::copy_to_host(logits_host_.host(), logits_.data(), wanted * vocab_ * 4, main_.handle());
 }
 
