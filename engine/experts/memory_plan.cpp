@@ -79,6 +79,10 @@ int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config
   return times(per_token, times(config.max_batch, config.max_context));
 }
 
+int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  return times(times(geometry.state_floats, sizeof(float)), config.max_batch);
+}
+
 int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
@@ -98,13 +102,15 @@ int64_t prefill_staging_bytes(const ModelGeometry& geometry, const ModelFormats&
 
 // Everything but the slots, and how much of each kind of memory is there.
 struct FixedPools {
-  int64_t dense = 0, kv = 0, activations = 0, logits = 0, banks = 0, staging = 0;
+  int64_t dense = 0, kv = 0, state = 0, activations = 0, logits = 0, banks = 0, staging = 0;
   int64_t prefill_staging = 0;  // on a GPU
   int64_t device_memory = 0, host_memory = 0;
   bool one_memory = false;
   bool host_option = false, device_option = false;  // the user's limit binds, not what the machine has
 
-  int64_t device() const { return plus(plus(plus(dense, kv), plus(activations, logits)), prefill_staging); }
+  int64_t device() const {
+    return plus(plus(plus(dense, plus(kv, state)), plus(activations, logits)), prefill_staging);
+  }
   int64_t host() const { return plus(banks, staging); }
 };
 
@@ -114,6 +120,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   FixedPools pools;
   pools.dense = formats.dense_bytes;
   pools.kv = kv_cache_bytes(geometry, config);
+  pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));
   pools.banks = formats.expert_bytes_total;
@@ -185,6 +192,7 @@ void require_fixed_fit(const FixedPools& pools) {
     const std::string_view more = more_device(pools);
     require_fit({{"dense weights", pools.dense, or_else(more, "take a smaller model")},
                  {"kv cache", pools.kv, or_else("lower --context or --batch", more)},
+                 {"recurrent state", pools.state, or_else("lower --batch", more)},
                  {"activations", pools.activations, or_else("lower --batch", more)},
                  {"logits", pools.logits, or_else("lower --batch", more)},
                  {"prefill staging", pools.prefill_staging, or_else(more, "take a smaller model")}},
@@ -201,6 +209,7 @@ void require_fixed_fit(const FixedPools& pools) {
   require_fit({{"expert banks", pools.banks, smaller},
                {"dense weights", pools.dense, smaller},
                {"kv cache", pools.kv, shorter},
+               {"recurrent state", pools.state, or_else("lower --batch", more)},
                {"activations", pools.activations, shorter},
                {"logits", pools.logits, shorter},
                {"staging", pools.staging, shorter}},
@@ -294,7 +303,7 @@ int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& for
   for (trial.prefill_chunk = kDefaultPrefillChunk; trial.prefill_chunk > kLeast; trial.prefill_chunk /= 2) {
     if (trial.prefill_chunk / 2 >= config.max_context) continue;
     const FixedPools pools = fixed_pools(geometry, formats, trial, inputs);
-    const int64_t left = pools.device_memory - plus(pools.dense, pools.kv);
+    const int64_t left = pools.device_memory - plus(pools.dense, plus(pools.kv, pools.state));
     if (plus(pools.activations, pools.logits) <= left / kPrefillShare) break;
   }
   return trial.prefill_chunk;
@@ -319,6 +328,7 @@ MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& format
                 {"kv cache", pools.kv, true},         {"activations", pools.activations, true},
                 {"logits", pools.logits, true},       {"expert banks", pools.banks, false},
                 {"staging", pools.staging, false}};
+  if (pools.state > 0) plan.pools.insert(plan.pools.begin() + 3, {"recurrent state", pools.state, true});
   if (!pools.one_memory) plan.pools.push_back({"prefill staging", pools.prefill_staging, true});
   plan.device_bytes = plus(pools.device(), slots);
   plan.host_bytes = pools.host();

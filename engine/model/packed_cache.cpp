@@ -50,7 +50,7 @@ Json content_of(const WeightPlan& plan) {
   json["matrices"] = std::move(matrices);
   Json vectors = Json::array();
   for (const VectorSpec& spec : plan.list.vectors) {
-    vectors.push_back({spec.names.front(), spec.size, spec.form.add, spec.form.multiply});
+    vectors.push_back({spec.names.front(), spec.size, spec.form.transpose, spec.form.add, spec.form.multiply});
   }
   json["vectors"] = std::move(vectors);
   Json experts = Json::array();

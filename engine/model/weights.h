@@ -43,6 +43,7 @@ struct MatrixSpec {
 // What becomes of a vector's values on the way: (stored + add) * multiply.
 struct VectorForm {
   std::vector<int64_t> shape = {};  // in the checkpoint, of as many elements; empty: {size}
+  bool transpose = false;           // the first dimension in the checkpoint becomes the last
   float add = 0;                    // 1 for norm weights that are stored as offsets from it
   float multiply = 1;
   float synthetic = 1;  // every value, as it comes out, of synthetic weights: norms of 1 change nothing

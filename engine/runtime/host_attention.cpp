@@ -14,6 +14,11 @@ void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t
   const bool query = unit < spec.heads;
   const int64_t head = query ? unit : unit - spec.heads;
   float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
+  if (query && spec.gated) {  // the gates stay where they are
+    const float* given = buffers_[Slot::kQuery].row(token) + 2 * head * spec.head_dim;
+    x = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
+    std::copy_n(given, spec.head_dim, x);
+  }
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   HeadNormRopeArgs args;
   args.x = x;
@@ -40,7 +45,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   const int64_t kv_head = first / (spec.heads / spec.kv_heads);
   const int sequence = tokens_->sequence[index];
   AttentionArgs args;
-  args.q = buffers_[Slot::kQuery].row(token) + first * spec.head_dim;
+  args.q = buffers_[spec.gated ? Slot::kAttention : Slot::kQuery].row(token) + first * spec.head_dim;
   args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
   args.v = kv_.values(spec.kv_layer, sequence, kv_head);
   args.kv_stride = kv_.stride(spec.kv_layer);
@@ -52,6 +57,10 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   args.heads = last - first;
   if (spec.sinks.index >= 0) args.sinks = parts_.weights[spec.sinks].data() + first;
   kernels_.attention(args);
+  for (int64_t head = first; spec.gated && head < last; ++head) {
+    const float* gate = buffers_[Slot::kQuery].row(token) + (2 * head + 1) * spec.head_dim;
+    kernels_.gate({args.out + (head - first) * spec.head_dim, gate, spec.head_dim, GateKind::kSigmoid});
+  }
 }
 
 void HostBackend::attention(const AttentionSpec& spec) {

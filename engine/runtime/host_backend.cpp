@@ -41,7 +41,9 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       look_ahead_(moe.look_ahead),
       predicted_ids_(static_cast<size_t>(parts.max_tokens * std::max(top_k_, kMaxTracePredictions))),
       predicted_(parts.family.geometry().expert.experts),
+      shared_weights_(static_cast<size_t>(parts.max_tokens)),
       kv_(kv_shape(parts), &parts.pool),
+      states_(parts.family.geometry().state_floats, parts.sequences, &parts.pool),
       marks_(parts.pool.threads()),
       slots_(parts.weights.bank, slots,
              make_slot_policy(moe.cache_policy, parts.weights.bank.layers(), slots, max_distinct), moe.max_prefetches,
@@ -96,6 +98,7 @@ void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const HostBackend*>(&from);
   FT_CHECK(other != nullptr);
   kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
+  states_.copy_sequence(sequence, other->states_, from_sequence);
 }
 
 void HostBackend::embed(const EmbedSpec& spec) {

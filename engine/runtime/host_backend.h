@@ -13,6 +13,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/kv_cache.h"
 #include "engine/runtime/moe_layer.h"
+#include "engine/runtime/state_cache.h"
 #include "engine/runtime/worker_marks.h"
 #include "kernels/registry.h"
 
@@ -40,6 +41,7 @@ class HostBackend final : public ServeBackend {
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
+  void delta_net(const DeltaNetSpec& spec) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
@@ -75,6 +77,10 @@ class HostBackend final : public ServeBackend {
   std::span<const int> predict_next(const MoeSpec& spec);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
+  void convolve_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
+  void apply_delta_rule(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head, int64_t column);
+  void finish_delta_head(const DeltaNetSpec& spec, int64_t token, int64_t head);
+  void run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x);
 
   BackendParts parts_;
   const KernelTable& kernels_;
@@ -90,7 +96,9 @@ class HostBackend final : public ServeBackend {
   LookAhead look_ahead_ = LookAhead::kOff;
   std::vector<int32_t> predicted_ids_;  // (max_tokens, predictions) for the next layer
   PredictedExperts predicted_;
+  std::vector<float> shared_weights_;  // (max_tokens)
   KvCache<bf16> kv_;
+  StateCache states_;
   WorkerMarks marks_;
   ExpertSlots slots_;
   bool slots_dirty_ = false;  // filled behind the table's back

@@ -39,9 +39,28 @@ std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
       rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
 }
 
+// The output in kBlock, the tokens' weights for it in shared_weights_.
+void HostBackend::run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x) {
+  const SharedExpert& shared = spec.shared;
+  products(x, {{shared.gate, {}, Slot::kGate}, {shared.up, {}, Slot::kUp}}, nullptr);
+  const int64_t rows = tokens_->count();
+  std::fill_n(shared_weights_.begin(), rows, 1.0f);
+  if (shared.token_gate.index >= 0) {
+    multiply_split(parts_.weights[shared.token_gate], rows, router_logits_);
+    for (int64_t row = 0; row < rows; ++row) {
+      kernels_.gate({&shared_weights_[static_cast<size_t>(row)], router_logits_.row(row), 1, GateKind::kSigmoid});
+    }
+  }
+  const ExpertLayout& routed = parts_.weights.bank.layout(spec.moe_layer);
+  glu({routed.glu, Slot::kGate, Slot::kUp, Slot::kGate, parts_.weights[shared.gate].layout.rows});
+  products(buffers_[Slot::kGate], {{shared.down, {}, Slot::kBlock}}, nullptr);
+}
+
 void HostBackend::moe(const MoeSpec& spec) {
   const int64_t rows = tokens_->count();
-  pack(normed(spec.from, spec.norm), rows, parts_.weights[spec.router.weight].layout.cols);
+  const RowBuffer<float>& x = normed(spec.from, spec.norm);
+  const int64_t cols = parts_.weights[spec.router.weight].layout.cols;
+  pack(x, rows, cols);
   const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
   route(spec.router, ids_.data(), weights_.data());
   if (placement_ == MoePlacement::kGiven) {
@@ -59,7 +78,16 @@ void HostBackend::moe(const MoeSpec& spec) {
   call.placement = placement_;
   call.given = given_;
   call.predicted = predicted;
-  moe_layer_.run(call);
+  if (spec.shared.down.index >= 0) {
+    call.shared = buffers_[Slot::kBlock].rows();
+    call.shared_weights = shared_weights_.data();
+  }
+  moe_layer_.start(call);
+  if (call.shared != nullptr) {
+    run_shared_expert(spec, x);
+    pack(x, rows, cols);  // the shared expert's products took the place
+  }
+  moe_layer_.finish();
   add_product(spec.to);
 }
 

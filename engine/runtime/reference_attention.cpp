@@ -7,15 +7,18 @@
 
 namespace ft {
 
-using reference_math::dot;
-using reference_math::rmsnorm_row;
-using reference_math::split;
+using namespace reference_math;
 
 void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
   const auto index = static_cast<size_t>(token);
   const bool query = unit < spec.heads;
   const int64_t head = query ? unit : unit - spec.heads;
   float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
+  if (query && spec.gated) {  // the gates stay where they are
+    const float* given = buffers_[Slot::kQuery].row(token) + 2 * head * spec.head_dim;
+    x = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
+    std::copy_n(given, spec.head_dim, x);
+  }
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   if (norm.index >= 0) rmsnorm_row(x, parts_.weights[norm].data(), spec.norm_eps, spec.head_dim, x);
   const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
@@ -34,7 +37,7 @@ void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, in
 void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores) {
   const auto index = static_cast<size_t>(token);
   const int64_t kv_head = head / (spec.heads / spec.kv_heads);
-  const float* q = buffers_[Slot::kQuery].row(token) + head * spec.head_dim;
+  const float* q = buffers_[spec.gated ? Slot::kAttention : Slot::kQuery].row(token) + head * spec.head_dim;
   const float* keys = kv_.keys(spec.kv_layer, tokens_->sequence[index], kv_head);
   const float* values = kv_.values(spec.kv_layer, tokens_->sequence[index], kv_head);
   const int64_t stride = kv_.stride(spec.kv_layer);
@@ -59,6 +62,9 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   }
   float* out = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
   for (int64_t d = 0; d < spec.head_dim; ++d) out[d] = static_cast<float>(mixed[d] / sum);
+  if (!spec.gated) return;
+  const float* gate = buffers_[Slot::kQuery].row(token) + (2 * head + 1) * spec.head_dim;
+  for (int64_t d = 0; d < spec.head_dim; ++d) out[d] = gated_value(GateKind::kSigmoid, out[d], gate[d]);
 }
 
 void ReferenceBackend::attention(const AttentionSpec& spec) {

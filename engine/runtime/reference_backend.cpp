@@ -8,11 +8,7 @@
 
 namespace ft {
 
-using reference_math::decode;
-using reference_math::dot;
-using reference_math::glu_value;
-using reference_math::rmsnorm_row;
-using reference_math::split;
+using namespace reference_math;
 
 namespace {
 
@@ -37,6 +33,7 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       decoded_(parts.pool.threads() * 2, widest_input(parts)),
       scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
       kv_({parts.family.geometry().kv, parts.sequences, parts.max_context}),
+      states_(parts.family.geometry().state_floats, parts.sequences),
       top_k_(parts.family.geometry().expert.top_k),
       pairs_(parts.family.geometry().expert.experts, top_k_, parts.max_tokens),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),

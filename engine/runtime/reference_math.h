@@ -1,4 +1,4 @@
-// The arithmetic of the reference backend: what its files share.
+// The arithmetic of the reference backend's files.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "kernels/formats/format.h"
 #include "kernels/host/worker_pool.h"
 #include "kernels/ops/glu.h"
+#include "kernels/ops/rows.h"
 
 namespace ft::reference_math {
 
@@ -42,6 +43,10 @@ inline float glu_value(const Glu& how, float g, float u) {
     u += 1.0f;
   }
   return g / (1.0f + std::exp(-s)) * u;
+}
+
+inline float gated_value(GateKind kind, float x, float g) {
+  return x * (kind == GateKind::kSilu ? g : 1.0f) / (1.0f + std::exp(-g));
 }
 
 inline void decode(const PackedMatrix& matrix, int64_t row, float* out) {

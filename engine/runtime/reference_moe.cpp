@@ -7,11 +7,7 @@
 
 namespace ft {
 
-using reference_math::bias_at;
-using reference_math::decode;
-using reference_math::dot;
-using reference_math::glu_value;
-using reference_math::split;
+using namespace reference_math;
 
 // Softmax over all experts, the top_k largest, ties to the lower index.
 void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
@@ -58,6 +54,23 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
   }
 }
 
+// The output in kBlock, scaled by the token's gate.
+void ReferenceBackend::run_shared_expert(const SharedExpert& shared, const Glu& how, const RowBuffer<float>& x) {
+  const int64_t rows = tokens_->count();
+  const RowBuffer<float>&gate = buffers_[Slot::kGate], &up = buffers_[Slot::kUp], &out = buffers_[Slot::kBlock];
+  multiply(parts_.weights[shared.gate], x, rows, gate);
+  multiply(parts_.weights[shared.up], x, rows, up);
+  glu({how, Slot::kGate, Slot::kUp, Slot::kGate, parts_.weights[shared.gate].layout.rows});
+  multiply(parts_.weights[shared.down], gate, rows, out);
+  if (shared.token_gate.index < 0) return;
+  multiply(parts_.weights[shared.token_gate], x, rows, router_logits_);
+  const int64_t width = parts_.weights[shared.down].layout.rows;
+  for (int64_t token = 0; token < rows; ++token) {
+    const float logit = *router_logits_.row(token);
+    for (int64_t i = 0; i < width; ++i) out.row(token)[i] = gated_value(GateKind::kSigmoid, out.row(token)[i], logit);
+  }
+}
+
 void ReferenceBackend::moe(const MoeSpec& spec) {
   const RowBuffer<float>& x = normed(spec.from, spec.norm);
   moe_index_ = spec.moe_layer;
@@ -77,10 +90,12 @@ void ReferenceBackend::moe(const MoeSpec& spec) {
   split(parts_.pool, experts * layout.hidden, [&](int64_t task, int worker) {
     down_row(layout, distinct[static_cast<size_t>(task / layout.hidden)], task % layout.hidden, worker);
   });
+  const bool shares = spec.shared.down.index >= 0;
+  if (shares) run_shared_expert(spec.shared, layout.glu, x);
   for (int64_t token = 0; token < tokens_->count(); ++token) {
     float* out = product_.row(token);
     for (int64_t i = 0; i < layout.hidden; ++i) {
-      double sum = 0;
+      double sum = shares ? static_cast<double>(buffers_[Slot::kBlock].row(token)[i]) : 0.0;
       for (int64_t pair = token * top_k_; pair < (token + 1) * top_k_; ++pair) {
         sum += static_cast<double>(weights_[static_cast<size_t>(pair)]) * static_cast<double>(outputs_.row(pair)[i]);
       }

@@ -2,18 +2,11 @@
 #pragma once
 
 #include "kernels/cpu/flush.inc.h"
+#include "kernels/cpu/for_lanes.inc.h"
 #include "kernels/cpu/glu.inc.h"
 #include "kernels/ops/rows.h"
 
 namespace ft::FT_ISA_NAMESPACE {
-
-// Calls whole(i) for each 16 elements from i on, then part(i, n) for the n < 16 that are left.
-template <typename Whole, typename Part>
-static inline void for_lanes(int64_t count, Whole whole, Part part) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) whole(i);
-  if (i < count) part(i, static_cast<int>(count - i));
-}
 
 static inline void norm_row(const float* x, float* y, const float* w, int64_t cols, float eps) {
   F32x16 squares = zero();
@@ -73,6 +66,17 @@ FT_KERNEL_BODY void add_body(const AddArgs& args) {
       [&](int64_t i, int n) { store_n(args.x + i, add(load_n(args.x + i, n), load_n(args.y + i, n)), n); });
 }
 
+FT_KERNEL_BODY void gate_body(const GateArgs& args) {
+  // 0 - g has the other sign than -g for a zero only, and exp gives 1 for both.
+  const auto gated = [&](F32x16 x, F32x16 g) {
+    const F32x16 one = broadcast(1.0f);
+    return mul(x, div(args.kind == GateKind::kSilu ? g : one, add(one, exp(sub(zero(), g)))));
+  };
+  for_lanes(
+      args.count, [&](int64_t i) { store(args.x + i, gated(load(args.x + i), load(args.gate + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, gated(load_n(args.x + i, n), load_n(args.gate + i, n)), n); });
+}
+
 FT_KERNEL_BODY void merge_body(const MergeArgs& args) {
   const auto merged = [&](auto load_row) {
     F32x16 out = zero();
@@ -99,6 +103,10 @@ void glu(const GluArgs& args) {
 void add(const AddArgs& args) {
   const FlushScope flush;
   add_body(args);
+}
+void gate(const GateArgs& args) {
+  const FlushScope flush;
+  gate_body(args);
 }
 void merge(const MergeArgs& args) {
   const FlushScope flush;

@@ -52,6 +52,17 @@ struct AddArgs {
 };
 using AddFn = void (*)(const AddArgs&);
 
+// x[i] = x[i] * act(gate[i]): sigmoid is 1 / (1 + exp(-g)), silu g / (1 + exp(-g)), with kernels/ops/exp.h and a
+// correctly rounded division.
+enum class GateKind : uint8_t { kSilu, kSigmoid };
+struct GateArgs {
+  float* x = nullptr;
+  const float* gate = nullptr;
+  int64_t count = 0;
+  GateKind kind = GateKind::kSilu;
+};
+using GateFn = void (*)(const GateArgs&);
+
 // out[i] = fma(weight[s], y[s][i], out[i]) for s = 0 .. slots-1 in order, from out = +0. Expert outputs in top-k order.
 struct MergeArgs {
   const float* const* y = nullptr;  // (slots) rows of cols

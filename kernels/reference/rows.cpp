@@ -44,6 +44,13 @@ void add(const AddArgs& args) {
   for (int64_t i = 0; i < args.count; ++i) args.x[i] = add(args.x[i], args.y[i]);
 }
 
+void gate(const GateArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float g = flush(args.gate[i]);
+    args.x[i] = mul(args.x[i], div(args.kind == GateKind::kSilu ? g : 1.0f, add(1.0f, exp(-g))));
+  }
+}
+
 void merge(const MergeArgs& args) {
   for (int64_t i = 0; i < args.cols; ++i) {
     float out = 0.0f;

@@ -15,7 +15,7 @@ using namespace ft::test;
 
 namespace {
 
-constexpr std::string_view kFamilies[] = {"gpt_oss", "qwen3_moe"};
+constexpr std::string_view kFamilies[] = {"gpt_oss", "qwen3_5_moe_text", "qwen3_moe"};
 
 // "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
 bool is_case(const std::string& name) {

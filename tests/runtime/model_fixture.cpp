@@ -109,7 +109,6 @@ int32_t arg_max(std::span<const float> row) {
 
 namespace {
 
-// `along`: the ids to feed, or empty for those that the logits choose.
 Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int64_t count, size_t chunk, bool as_prompt,
                            std::span<const int32_t> along = {}) {
   Continuation result;
