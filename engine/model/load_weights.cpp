@@ -149,9 +149,8 @@ class Loader {
       } else {
         convert_to_f32(*plan_.vectors[i], place);
         if (spec.form.transpose) transpose(place, spec.form.shape.front());
-        for (float& value : place) {
-          if (spec.form.add != 0) value += spec.form.add;  // -0 + 0 is +0
-          value *= spec.form.multiply;
+        if (spec.form.add != 0 || spec.form.multiply != 1) {  // -0 + 0 would be +0
+          for (float& value : place) value = (value + spec.form.add) * spec.form.multiply;
         }
       }
     }

@@ -56,8 +56,9 @@ Json content_of(const WeightPlan& plan) {
   Json experts = Json::array();
   for (size_t layer = 0; layer < plan.expert_layouts.size(); ++layer) {
     const ExpertLayout& layout = plan.expert_layouts[layer];
-    experts.push_back({plan.list.expert_layers[layer].prefixes.front(), plan.experts[layer].size(),
-                       layout_json(layout.gate), layout_json(layout.down), layout.bytes});
+    const ExpertLayerSpec& spec = plan.list.expert_layers[layer];
+    experts.push_back({spec.prefixes.front(), plan.experts[layer].size(), layout_json(layout.gate),
+                       layout_json(layout.down), layout.bytes, layout.bias_offset, spec.interleaved, spec.input_major});
   }
   json["experts"] = std::move(experts);
   return json;

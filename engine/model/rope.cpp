@@ -78,12 +78,12 @@ double correction_dimension(double rotations, const RopeSettings& settings) {
 
 }  // namespace
 
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions) {
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta) {
   const ConfigReader top(config);
   const RopeKeys keys(top);
   RopeSettings settings;
   settings.rotary_dim = rotary_dim;
-  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, 10000);
+  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, theta);
   const char* type_key = keys.has("rope_type") ? "rope_type" : "type";
   const bool typed = keys.has(type_key);
   if (typed && keys.of(type_key).text(type_key, {"default", "yarn"}) == "yarn") {

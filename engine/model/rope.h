@@ -39,7 +39,8 @@ inline constexpr int64_t kMaxModelPositions = int64_t{1} << 24;
 
 // Merges old keys (rope_theta, rope_scaling with "type") and new ones (rope_parameters with "rope_type"); keys of
 // rope_parameters win over those of rope_scaling, those over top-level ones. Throws Error naming the key.
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions);
+// Without rope_theta it is `theta`.
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta = 10000);
 
 // (half): in double, rounded once.
 std::vector<float> rope_frequencies(const RopeSettings& settings);

@@ -59,9 +59,14 @@ struct TableSpec {
 };
 struct ExpertLayerSpec {
   // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
-  // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight".
+  // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
+  // ExpertForm::biased asks for them, are the stem + ".bias", fused ones prefix + "gate_up_proj_bias" and
+  // "down_proj_bias".
   std::vector<std::string> prefixes;
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  // Of fused tensors: rows of gate and up take turns (gate first) instead of following each other, biases too, and BF16
+  // ones are [experts, inputs, outputs].
+  bool interleaved = false, input_major = false;
 };
 
 class WeightList {

@@ -55,6 +55,7 @@ void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first
   args.scale = spec.scale;
   args.out = buffers_[Slot::kAttention].row(token) + first * spec.head_dim;
   args.heads = last - first;
+  if (spec.sinks.index >= 0) args.sinks = parts_.weights[spec.sinks].data() + first;
   kernels_.attention(args);
   for (int64_t head = first; spec.gated && head < last; ++head) {
     const float* gate = buffers_[Slot::kQuery].row(token) + (2 * head + 1) * spec.head_dim;

@@ -12,6 +12,9 @@ void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) 
   multiply_split(matrix, rows, router_logits_);
   for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
+      if (router.bias.index >= 0) {
+        kernels_.add({router_logits_.row(row), parts_.weights[router.bias].data(), matrix.layout.rows});
+      }
       kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, router.renormalize,
                              router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
     }

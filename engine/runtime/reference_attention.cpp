@@ -48,6 +48,11 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
     scores[t] = dot(q, keys + t * stride, spec.head_dim) * static_cast<double>(spec.scale);
     largest = std::max(largest, scores[t]);
   }
+  if (spec.sinks.index >= 0) {
+    const double sink = parts_.weights[spec.sinks][static_cast<size_t>(head)];
+    largest = std::max(largest, sink);
+    sum = std::exp(sink - largest);
+  }
   for (int64_t t = begin; t < length; ++t) sum += scores[t] = std::exp(scores[t] - largest);
   double* mixed = scores + parts_.max_context;  // (head_dim)
   std::fill_n(mixed, spec.head_dim, 0.0);

@@ -54,6 +54,10 @@ inline void decode(const PackedMatrix& matrix, int64_t row, float* out) {
   for (int64_t i = 0; i < matrix.layout.cols; ++i) out[i] *= matrix.global;
 }
 
+inline double bias_at(const PackedMatrix& matrix, int64_t row) {
+  return matrix.bias != nullptr ? static_cast<double>(matrix.bias[row]) : 0.0;
+}
+
 // Calls f(index) for this worker's part of [0, count).
 template <class F>
 void split(WorkerPool& pool, int64_t count, F&& f) {

@@ -34,20 +34,23 @@ void ReferenceBackend::gate_up_row(const ExpertLayout& layout, int expert, int64
                                    int worker) {
   const std::byte* blob = parts_.weights.bank.blob(moe_index_, expert);
   float *gate = decoded(worker, 0), *up = decoded(worker, 1);
-  decode(expert_gate(layout, blob), row, gate);
-  decode(expert_up(layout, blob), row, up);
+  const PackedMatrix gates = expert_gate(layout, blob), ups = expert_up(layout, blob);
+  decode(gates, row, gate);
+  decode(ups, row, up);
   for (const int64_t pair : pairs_.of(expert)) {
     const float* input = x.row(pair / top_k_);
-    const auto g = static_cast<float>(dot(gate, input, layout.hidden));
-    activated_.row(pair)[row] = glu_value(layout.glu, g, static_cast<float>(dot(up, input, layout.hidden)));
+    const auto g = static_cast<float>(dot(gate, input, layout.hidden) + bias_at(gates, row));
+    const auto u = static_cast<float>(dot(up, input, layout.hidden) + bias_at(ups, row));
+    activated_.row(pair)[row] = glu_value(layout.glu, g, u);
   }
 }
 
 void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t row, int worker) {
   float* w = decoded(worker, 0);
-  decode(expert_down(layout, parts_.weights.bank.blob(moe_index_, expert)), row, w);
+  const PackedMatrix downs = expert_down(layout, parts_.weights.bank.blob(moe_index_, expert));
+  decode(downs, row, w);
   for (const int64_t pair : pairs_.of(expert)) {
-    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate));
+    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate) + bias_at(downs, row));
   }
 }
 
@@ -71,7 +74,9 @@ void ReferenceBackend::run_shared_expert(const SharedExpert& shared, const Glu& 
 void ReferenceBackend::moe(const MoeSpec& spec) {
   const RowBuffer<float>& x = normed(spec.from, spec.norm);
   moe_index_ = spec.moe_layer;
-  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_);
+  const VectorId bias = spec.router.bias;
+  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_,
+           bias.index >= 0 ? parts_.weights[bias].data() : nullptr);
   for (int64_t token = 0; token < tokens_->count(); ++token) route(spec.router, token);
   parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
   pairs_.group(ids_.data(), tokens_->count());

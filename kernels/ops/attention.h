@@ -15,11 +15,13 @@
 //   sum = fma(b.sum, wb, a.sum * wa); out[d] = fma(b.out[d], wb, a.out[d] * wa)
 // A group is kAttentionGroup splits that start at a multiple of it. In a group: the binary tree over the split's place,
 // neighbours 2i and 2i + 1 first; where one side has no visible position the other is the result as it is. Groups are
-// joined in order: r = the first one, then r = join(r, group). At the end out[d] = out[d] / sum; with no visible
-// position out is +0.
+// joined in order: r = the first one, then r = join(r, group). A head with a sink ends with r = join(r, s), s being a
+// part with m = sink, sum = 1 and out = +0: a logit that takes its share of the softmax and has no value. At the end
+// out[d] = out[d] / sum; with no visible position out is +0.
 // exp is kernels/ops/exp.h. Dimensions past head_dim, up to whole blocks, count as +0. Every fp32 operation flushes
 // denormal inputs and results; the kernel sets that mode itself. A score that is NaN or +inf, or a split without a
-// score above -inf, makes the whole head NaN. NaN matches NaN, its sign and payload are not promised.
+// score above -inf, makes the whole head NaN; so does a sink that is NaN or +inf. NaN matches NaN, its sign and payload
+// are not promised.
 //
 // Positions outside [begin, length) are never read. No allocation; the stack use is below 160 KiB. Any thread may call.
 #pragma once
@@ -45,6 +47,7 @@ struct AttentionArgs {
   float scale = 0;
   float* out = nullptr;  // (heads, head_dim); may be q
   int64_t heads = 1;     // query heads of this key/value head: given together they share one walk over the cache
+  const float* sinks = nullptr;  // (heads), or none
 };
 using AttentionFn = void (*)(const AttentionArgs&);
 

@@ -83,7 +83,7 @@ Part tree_of(const AttentionArgs& args, const float* q, int64_t first, int64_t c
   return part;
 }
 
-void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
+void attend_head(const AttentionArgs& args, const float* q_given, const float* sink, float* out) {
   float q[kMaxHeadDim];
   for (int64_t d = 0; d < args.head_dim; ++d) {
     q[d] = std::bit_cast<float>(std::bit_cast<uint32_t>(q_given[d]) & 0xffff0000u);
@@ -92,6 +92,13 @@ void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
   Part all;
   for (int64_t group = args.begin / kGroupPositions; group * kGroupPositions < args.length; ++group) {
     join(all, tree_of(args, q, group * kAttentionGroup, kAttentionGroup), args.head_dim);
+  }
+  if (sink != nullptr && all.visible) {
+    Part part;
+    part.visible = true;
+    part.m = *sink;
+    part.sum = 1.0f;
+    join(all, part, args.head_dim);
   }
   for (int64_t d = 0; d < args.head_dim; ++d) {
     out[d] = all.visible ? div(all.out[static_cast<size_t>(d)], all.sum) : 0.0f;
@@ -102,7 +109,8 @@ void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
 
 void attention(const AttentionArgs& args) {
   for (int64_t h = 0; h < args.heads; ++h) {
-    attend_head(args, args.q + h * args.head_dim, args.out + h * args.head_dim);
+    const float* sink = args.sinks != nullptr ? args.sinks + h : nullptr;
+    attend_head(args, args.q + h * args.head_dim, sink, args.out + h * args.head_dim);
   }
 }
 

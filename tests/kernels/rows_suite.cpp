@@ -205,12 +205,18 @@ void check_attention(AttentionFn fn, AttentionFn reference, const AttentionCase&
     k[i] = visible ? to_bf16(random_value(random, kind)) : to_bf16(NAN);
     v[i] = visible ? to_bf16(random_value(random, c.kind)) : to_bf16(NAN);
   }
+  Guarded<float> sinks(c.heads);
+  fill(random, c.kind, sinks.data(), sinks.size());
   AttentionArgs args{q.data(), k.data(), v.data(), stride, c.begin, c.length, c.head_dim, 0.3f, got.data(), c.heads};
-  fn(args);
-  args.out = expected.data();
-  reference(args);
-  REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
-  REQUIRE((got.intact() && q.intact() && k.intact() && v.intact()));
+  for (const float* given : {static_cast<const float*>(sinks.data()), static_cast<const float*>(nullptr)}) {
+    args.sinks = given;
+    args.out = got.data();
+    fn(args);
+    args.out = expected.data();
+    reference(args);
+    REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+    REQUIRE((got.intact() && q.intact() && k.intact() && v.intact() && sinks.intact()));
+  }
   args.out = q.data();  // in place
   fn(args);
   REQUIRE(first_difference(expected.data(), q.data(), q.size()) == -1);
@@ -262,6 +268,8 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
       k[i] = to_bf16(random_value(random, Values::kNormal));
       v[i] = to_bf16(random_value(random, Values::kNormal));
     }
+    Guarded<float> sinks(heads);
+    fill(random, Values::kNormal, sinks.data(), heads);
     AttentionArgs args{q.data(),
                        k.data() + lead * head_dim,
                        v.data() + lead * head_dim,
@@ -271,7 +279,8 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
                        head_dim,
                        0.125f,
                        together.data(),
-                       heads};
+                       heads,
+                       sinks.data()};
     fn(args);
     for (int64_t i = 0; i < k.size(); ++i) {
       const int64_t t = i / head_dim - lead;
@@ -281,6 +290,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     for (int64_t h = 0; h < heads; ++h) {
       args.q = q.data() + h * head_dim;
       args.out = alone.data() + h * head_dim;
+      args.sinks = sinks.data() + h;
       fn(args);
     }
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
@@ -289,7 +299,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     args.v = v.data();
     args.begin += lead;
     args.length += lead;
-    args.q = q.data(), args.out = alone.data(), args.heads = heads;
+    args.q = q.data(), args.out = alone.data(), args.heads = heads, args.sinks = sinks.data();
     fn(args);
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
   });

@@ -1,4 +1,5 @@
 // pack_activations, matvec and gate_up: every variant against the scalar reference, bit by bit.
+#include <cstring>
 #include <memory>
 #include <type_traits>
 
@@ -187,7 +188,7 @@ struct Expert {
     pack_expert(gate.raw(), up.raw(), down.raw(), layout, blob.data(), {gate_bias, up_bias, down_bias});
     const PackedMatrix packed = expert_down(layout, blob.data());
     REQUIRE((packed.bias != nullptr) == form.biased);
-    if (form.biased) REQUIRE(std::equal(down_bias.begin(), down_bias.end(), packed.bias));
+    if (form.biased) REQUIRE(std::memcmp(down_bias.data(), packed.bias, down_bias.size() * sizeof(float)) == 0);
   }
   ExpertLayout layout;
   Guarded<std::byte> blob;

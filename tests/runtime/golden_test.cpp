@@ -15,9 +15,9 @@ using namespace ft::test;
 
 namespace {
 
-constexpr std::string_view kFamilies[] = {"qwen3_5_moe_text", "qwen3_moe"};
+constexpr std::string_view kFamilies[] = {"gpt_oss", "qwen3_5_moe_text", "qwen3_moe"};
 
-// "qwen3_moe", "qwen3_moe.b" and "qwen3_moe-fp8_block" are cases of qwen3_moe.
+// "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
 bool is_case(const std::string& name) {
   return std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](std::string_view family) {
     return name.starts_with(family) &&

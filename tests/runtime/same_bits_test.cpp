@@ -127,7 +127,7 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
 
 // Cases of other families than the first: in the tree, and one of each format from the shared folder.
 constexpr const char* kTreeCases[] = {"qwen3_5_moe_text.b"};
-constexpr const char* kSharedCases[] = {"qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct"};
+constexpr const char* kSharedCases[] = {"gpt_oss", "gpt_oss-mxfp4", "qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct"};
 
 template <class F>
 void for_other_families(F&& check) {
@@ -153,12 +153,12 @@ TEST_CASE(
   for_other_families([](const std::string& path) {
     const LoadedModel model = model_at(path);
     EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
-    // Taps of a convolution, splits and groups of attention.
-    for (const int64_t length : {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 200}) {
+    // Taps of a convolution, windows of 32, splits and groups of attention.
+    for (const int64_t length : {1, 2, 3, 4, 5, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
       CAPTURE(length);
       config.prefill_chunk = kMaxPrefillChunk;
       const std::string expected = run_hash(model, config, length, 3);
-      for (const int chunk : {1, 3, 4, 5, 64}) {
+      for (const int chunk : {1, 3, 4, 5, 31, 64}) {
         config.prefill_chunk = chunk;
         CAPTURE(chunk);
         CHECK(run_hash(model, config, length, 3) == expected);

@@ -7,6 +7,7 @@
 
 namespace ft {
 
+std::unique_ptr<Family> make_gpt_oss(const Json& config);
 std::unique_ptr<Family> make_qwen3_5_moe(const Json& config);
 std::unique_ptr<Family> make_qwen3_moe(const Json& config);
 
