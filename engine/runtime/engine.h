@@ -50,6 +50,7 @@ class Engine {
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
   // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
+  // Nor is a recurrent state, which has no positions: with one, what follows is for timing.
   void rewind_sequence(int sequence, int64_t length);
   // Makes `sequence` as if it had been fed what `from` fed to its own: the same bits, since numerics do not depend on
   // strategy, threads or slots. Serve numerics, the same model and from's length at most max_context: FT_CHECKed.
