@@ -194,6 +194,10 @@ TEST_CASE("other families: look-ahead, a history of the cache and of the sequenc
   });
 }
 
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: MXFP4 with biases") {
+  check_cross(data_path("golden/gpt_oss.small"), true);
+}
+
 TEST_CASE("the bundled model gives one hash along every axis") {
   const LoadedModel model = model_at(data_path("tiny-moe"));
   const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));
