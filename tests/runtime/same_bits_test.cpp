@@ -126,7 +126,7 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
 }
 
 // Cases of other families than the first: in the tree, and one of each format from the shared folder.
-constexpr const char* kTreeCases[] = {"gemma4.older", "gemma4.plain", "qwen3_5_moe_text.b"};
+constexpr const char* kTreeCases[] = {"gemma4.older", "gemma4.plain", "gpt_oss.small", "qwen3_5_moe_text.b"};
 constexpr const char* kSharedCases[] = {"gemma4_text", "gpt_oss", "gpt_oss-mxfp4", "qwen3_5_moe_text",
                                         "qwen3_5_moe_text-nvfp4_ct"};
 
