@@ -7,12 +7,7 @@
 
 namespace ft {
 
-using reference_math::bias_at;
-using reference_math::decode;
-using reference_math::dot;
-using reference_math::gated_value;
-using reference_math::glu_value;
-using reference_math::split;
+using namespace reference_math;
 
 // Softmax over all experts, the top_k largest, ties to the lower index.
 void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
