@@ -42,7 +42,8 @@ class Storage:
         if scheme is None:
             return self._final(plain(tensor, self.layout.dtype(tensor.name, tensor.dtype)))
         if tensor.shape[1] % scheme.columns:
-            raise CheckpointError(f"{tensor.name} has {tensor.shape[1]} columns; allowed: multiples of {scheme.columns} in this format")
+            raise CheckpointError(f"{tensor.name} has {tensor.shape[1]} columns; allowed: multiples of {scheme.columns} in "
+                                  "this format")
         return self._final(scheme)
 
     def _final(self, scheme):

@@ -57,7 +57,8 @@ class Model:
         allowed = schemes_of(request.family)
         require(request.quantization in (None, *allowed), "the quantization", request.quantization, ", ".join(allowed))
         require(not request.published or self.text_type == "deepseek_v4", "published names of", request.family, "deepseek_v4")
-        require(not request.fp8_table or self.text_type == "qwen4_exp_text", "an n-gram table of", request.family, "qwen4_exp, qwen4_exp_text")
+        has_table = self.text_type == "qwen4_exp_text"
+        require(has_table or not request.fp8_table, "an n-gram table of", request.family, "qwen4_exp, qwen4_exp_text")
         self.scheme = SCHEMES.get(request.quantization)
         self.config = self._configure()
         self.storage = self._storage(dequantized=False)

@@ -96,7 +96,8 @@ def _qwen4_exp(rng, scheme):
 def _gpt_oss(rng, scheme):
     sizes = _base(rng, scheme)
     sizes["window"] = rng.choice((5, 16, 33))
-    settings = {"rope_parameters.factor": rng.choice((4.0, 32.0)), "rope_parameters.original_max_position_embeddings": rng.choice((64, 4096))}
+    settings = {"rope_parameters.factor": rng.choice((4.0, 32.0)),
+                "rope_parameters.original_max_position_embeddings": rng.choice((64, 4096))}
     return sizes, settings, _around(rng, sizes["window"])
 
 

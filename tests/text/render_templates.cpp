@@ -1,5 +1,6 @@
 // Renders chat templates for a test in another language: a JSON line {"template": NAME, "source": TEXT} compiles one, a
-// line {"template": NAME, "variables": {..}, "now": UNIX SECONDS} renders it. Each line is answered by one JSON line: {},
+// line {"template": NAME, "variables": {..}, "now": UNIX SECONDS} renders it. Each line is answered by one JSON line:
+// {},
 // {"text": ..} or {"error": .., "kind": "load" or "render"}.
 #include <iostream>
 #include <map>
