@@ -50,7 +50,8 @@ void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t 
   const PackedMatrix downs = expert_down(layout, parts_.weights.bank.blob(moe_index_, expert));
   decode(downs, row, w);
   for (const int64_t pair : pairs_.of(expert)) {
-    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate) + bias_at(downs, row));
+    outputs_.row(pair)[row] =
+        static_cast<float>(dot(w, activated_.row(pair), layout.intermediate) + bias_at(downs, row));
   }
 }
 
