@@ -120,6 +120,25 @@ TEST_CASE("serve numerics stay within 1.5 times a bf16 run's distance from float
   }
 }
 
+TEST_CASE("reference numerics: a prompt in chunks, and its last tokens one by one, give what one pass gives") {
+  for (const std::string& path : golden_cases()) {
+    CAPTURE(path);
+    const LoadedModel model = model_at(path);
+    EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
+    config.numerics = Numerics::kReference;
+    const auto prompt = read_json_file(path + "/golden.json")["prompt"].get<std::vector<int32_t>>();
+    const std::span<const int32_t> ids = std::span(prompt).first(std::min<size_t>(prompt.size(), 70));
+    Engine whole(model, config, kPlenty);
+    const Continuation expected = run_greedy(whole, ids, 1);
+    for (const int chunk : {1, 31, 64}) {
+      CAPTURE(chunk);
+      config.prefill_chunk = chunk;
+      Engine parts(model, config, kPlenty);
+      CHECK(relative_error(run_greedy(parts, ids, 1).prompt_logits, expected.prompt_logits) <= 1e-5);
+    }
+  }
+}
+
 TEST_CASE("the bundled model reproduces its reference logits with the exact NVFP4 weights") {
   const LoadedModel model = model_at(data_path("tiny-moe"));
   EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
