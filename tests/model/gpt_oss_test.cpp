@@ -305,6 +305,24 @@ TEST_CASE("gpt_oss: MXFP4 blocks, experts apart and fused ones with rows first a
   CHECK(std::memcmp(loaded->bank.bytes().data(), expected->bank.bytes().data(), expected->bank.bytes().size()) == 0);
 }
 
+TEST_CASE("gpt_oss: a packed file gives the banks that it was written from, biases included") {
+  EditableModel model = made_model("{}");
+  TempFolder folder, packed;
+  model.write(folder);
+  WeightSource source = real_weights(folder.path());
+  source.packed_cache = packed.path();
+  const auto family = family_of(folder.path());
+  for (int round = 0; round < 2; ++round) {  // packs and writes, then reads
+    WorkerPool pool(pool_of(2));
+    bool packs = false;
+    LoadOptions options;
+    options.progress = [&](const LoadProgress& progress) { packs = packs || progress.stage == "packing weights"; };
+    const auto weights = load_weights(*family, source, pool, options);
+    CHECK(packs == (round == 0));
+    check_experts(*weights, model, 7);
+  }
+}
+
 TEST_CASE("gpt_oss: tensors that are missing or of another shape are named") {
   const std::string prefix = "model.layers.2.mlp.experts.";
   const auto without = [&](const std::string& name) {

@@ -1,6 +1,6 @@
 #include "engine/model/families/delta_net.h"
 
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 
 namespace ft {
 namespace {
