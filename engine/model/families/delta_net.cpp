@@ -7,6 +7,7 @@ namespace {
 
 std::vector<std::string> with(const std::vector<std::string>& prefixes, std::string_view name) {
   std::vector<std::string> names;
+  names.reserve(prefixes.size());
   for (const std::string& prefix : prefixes) names.push_back(prefix + std::string(name));
   return names;
 }
