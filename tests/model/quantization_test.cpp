@@ -156,7 +156,8 @@ TEST_CASE("schemes that are not supported are named with those that are") {
   CHECK(mentions(refusal(R"({"quant_method":"gptq"})"), {"quant_method", "gptq", "modelopt, compressed-tensors, fp8"}));
   CHECK(mentions(refusal("{}"), {"quant_method", "absent"}));
   CHECK(mentions(refusal("[]"), {"quantization_config", "an object"}));
-  CHECK(mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"MXFP8"})"), {"quant_algo", "MXFP8", "NVFP4, FP8"}));
+  CHECK(
+      mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"MXFP8"})"), {"quant_algo", "MXFP8", "NVFP4, FP8"}));
   CHECK(mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})"), {"group_size", "32"}));
   CHECK(mentions(refusal(R"({"quant_method":"compressed-tensors","format":"pack-quantized"})"), {"format", "pack-"}));
   CHECK(mentions(refusal(R"({"quant_method":"fp8"})"), {"weight_block_size", "absent", "[128, 128]"}));
