@@ -323,7 +323,8 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   int64_t row = 4 * geometry.hidden +
                 std::max(geometry.slot_floats, 2 * attention + 2 * keys + 2 * std::max(4 * geometry.hidden, widest));
   row += geometry.expert.experts + 2 * int64_t{geometry.expert.top_k};  // router logits, picks and weights
-  row += activation_words(std::max(4 * geometry.hidden, widest));       // packed input of a product
+  // Packed input of a product: of no more than a linear unit's half, which has gate and up.
+  row += activation_words(std::max({4 * geometry.hidden, widest, geometry.slot_floats / 2}));
   // Per pick: the packed gate x up product and the output row that waits for the merge in slot order.
   row += geometry.expert.top_k * (activation_words(geometry.expert.intermediate) + geometry.expert.hidden);
   row += 2 * int64_t{geometry.expert.top_k};  // picks in order of experts, and tiles over them

@@ -57,6 +57,7 @@ FormatId synthetic_experts(const QuantizationRules& rules, const ExpertLayerSpec
   const std::string first = spec.prefixes.front() + "0.";
   const auto format_of = [&](const std::string& part) {
     std::vector<std::string> names;
+    names.reserve(spec.prefixes.size());
     for (const std::string& prefix : spec.prefixes) names.push_back(prefix + "0." + part);
     return format_of_any(rules, names);
   };

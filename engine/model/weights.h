@@ -184,8 +184,9 @@ struct LoadOptions {
 // config.json's quantization settings. For the memory plan and --dry-run.
 ModelFormats inspect_formats(const Family& family, const WeightSource& source);
 
-// Loads and packs, in parallel on `pool`, with kStagingBytes a thread beside the weights themselves; or reads what an
-// earlier load with the same WeightSource::packed_cache packed. Checks every shape. Throws Error naming the tensor.
+// Loads and packs, in parallel on `pool`, with kStagingBytes a thread beside the weights themselves, or, of input-major
+// experts, kInputMajorStagingBytes; or reads what an earlier load with the same WeightSource::packed_cache packed.
+// Checks every shape. Throws Error naming the tensor.
 std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
                                                  const LoadOptions& options = {});
 

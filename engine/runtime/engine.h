@@ -50,7 +50,8 @@ class Engine {
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
   // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
-  // REQUIRES can_rewind(sequence, length).
+  // Nor is a recurrent state, which has no positions: with one, what follows is for timing. REQUIRES
+  // can_rewind(sequence, length).
   void rewind_sequence(int sequence, int64_t length);
   // Whether a sequence that forgets its end still has all that its next token sees: always, but for a model whose
   // caches of windows have forgotten. There it may be emptied, or forget the last kRewindPositions of the most it held.

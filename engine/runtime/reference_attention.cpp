@@ -7,10 +7,7 @@
 
 namespace ft {
 
-using reference_math::dot;
-using reference_math::gated_value;
-using reference_math::rmsnorm_row;
-using reference_math::split;
+using namespace reference_math;
 
 // The values of a key head, before the key is normed and rotated.
 const float* ReferenceBackend::prepare_value(const AttentionSpec& spec, int64_t token, int64_t head) {

@@ -8,11 +8,7 @@
 
 namespace ft {
 
-using reference_math::decode;
-using reference_math::dot;
-using reference_math::glu_value;
-using reference_math::rmsnorm_row;
-using reference_math::split;
+using namespace reference_math;
 
 namespace {
 

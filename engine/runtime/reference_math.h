@@ -1,4 +1,4 @@
-// The arithmetic of the reference backend: what its files share.
+// The arithmetic of the reference backend's files.
 #pragma once
 
 #include <algorithm>

@@ -7,12 +7,7 @@
 
 namespace ft {
 
-using reference_math::bias_at;
-using reference_math::decode;
-using reference_math::dot;
-using reference_math::gated_value;
-using reference_math::glu_value;
-using reference_math::split;
+using namespace reference_math;
 
 // router_scores of kernels/ops/compressed.h
 void ReferenceBackend::route_by_score(const RouterSpec& router, int64_t token) {

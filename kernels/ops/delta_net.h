@@ -56,8 +56,8 @@ using DeltaGatesFn = void (*)(const DeltaGatesArgs&);
 // the i with i mod 4 == p in increasing i from +0, joined as (0 + 2) + (1 + 3). Per token and column j:
 //   m = sum of fma(S[i][j] * decay, k[i], part); d = write * (v[j] - m)
 //   S[i][j] = fma(k[i], d, S[i][j] * decay); out[j] = sum of fma(S[i][j], q[i], part)
-// In memory the state's columns stand in blocks of 16, (block, key_dim, 16); what stands in columns past value_dim is
-// no one's business.
+// In memory the state's columns stand in blocks of 16, (block, key_dim, 16). What stands in columns past value_dim has
+// no meaning.
 struct DeltaRuleArgs {
   const float* q = nullptr;  // (tokens, key_dim), normed; of all three rows are x_stride floats apart
   const float* k = nullptr;  // (tokens, key_dim), normed

@@ -185,6 +185,20 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024 + layers * 64 * 4 * 4);
 }
 
+TEST_CASE("a recurrent state is a pool of its own, a copy a sequence, and takes room from slots") {
+  Case c = plain_case();
+  CHECK(plan_with(c, 16).pools.size() == 7);
+  CHECK(plan_with(c, 16).pool_bytes("recurrent state") == 0);
+  c.config.max_batch = 3;
+  const int64_t batch_bytes = plan_with(c, 16).device_bytes;
+  c.geometry.state_floats = 1000;
+  CHECK(plan_with(c, 16).pool_bytes("recurrent state") == 3 * 1000 * 4);
+  CHECK(plan_with(c, 16).device_bytes == batch_bytes + 3 * 1000 * 4);
+  c.geometry.state_floats = kGiB;  // all that the host has
+  REQUIRE(refusal(c, 16).has_value());
+  CHECK(refusal(c, 16)->parts().path == "recurrent state");
+}
+
 TEST_CASE("on the host device only offload stages blobs; they come out of the slots' memory") {
   Case c = plain_case();
   const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB + 2 * kMiB;

@@ -366,55 +366,6 @@ TEST_CASE("the parts for probes run, and leave no wrong weights behind") {
   CHECK_THROWS_AS(reference.run_dense_step(1, 1), Error);
 }
 
-// Checked against: an engine that never held more than the prefix.
-static void check_going_back(const char* name) {
-  const ft::LoadedModel model = ft::test::model_at(ft::test::data_path(std::string("golden/") + name));
-  ft::EngineConfig config = ft::test::config_for(model, ft::Strategy::kCpu, 0);
-  config.prefill_chunk = 16;  // gemma4: a ring of 128 positions
-  ft::Engine engine(model, config, ft::test::kPlenty), fresh(model, config, ft::test::kPlenty);
-  config.prefill_chunk = 200;  // of another size
-  ft::Engine other(model, config, ft::test::kPlenty);
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 300; ++i) ids.push_back((i * i * 7 + i) % 160);  // of either vocabulary
-  const auto last_of = [](ft::Engine& e, int sequence, std::span<const int32_t> given) {
-    const std::span<const float> logits = e.prefill(sequence, given);
-    return std::vector<float>(logits.begin(), logits.end());
-  };
-  const int sequence = engine.open_sequence(), copy = other.open_sequence();
-  engine.prefill(sequence, ids);
-  const int64_t least = 300 - ft::kRewindPositions;
-  CHECK(engine.can_rewind(sequence, 300));
-  CHECK(engine.can_rewind(sequence, least));
-  CHECK(!engine.can_rewind(sequence, least - 1));
-  CHECK(engine.can_rewind(sequence, 0));
-  engine.rewind_sequence(sequence, least + 10);
-  CHECK(engine.can_rewind(sequence, least));
-  CHECK(!engine.can_rewind(sequence, least - 1));  // it has held 300
-  other.copy_sequence(copy, engine, sequence);
-  CHECK(!other.can_rewind(copy, least - 1));
-  engine.rewind_sequence(sequence, least);
-  other.rewind_sequence(copy, least);
-  const int plain = fresh.open_sequence();
-  fresh.prefill(plain, std::span(ids).first(static_cast<size_t>(least)));
-  const std::vector<int32_t> next(ids.rbegin(), ids.rbegin() + 20);
-  const std::vector<float> expected = last_of(fresh, plain, next);
-  CHECK(last_of(engine, sequence, next) == expected);
-  CHECK(last_of(other, copy, next) == expected);
-  engine.rewind_sequence(sequence, 0);  // empty: it goes on, and back, like a new one
-  fresh.close_sequence(plain);
-  const int another = fresh.open_sequence();
-  const std::span<const int32_t> start = std::span(ids).first(50);
-  CHECK(last_of(engine, sequence, start) == last_of(fresh, another, start));
-  CHECK(engine.can_rewind(sequence, 1));
-}
-
-TEST_CASE("a model whose windows forget goes back as far as it says, and its copies too") {
-  for (const char* name : {"gemma4.older", "deepseek_v4.published"}) {
-    CAPTURE(name);
-    check_going_back(name);
-  }
-}
-
 // Checked against: the engine that the sequence was copied from, which goes on itself. A rewound sequence has moved on
 // in a forced trace, and so must its copy.
 TEST_CASE("a copied sequence goes on like the one it came from, in a forced trace too") {

@@ -86,7 +86,7 @@ TEST_CASE("reference numerics agree with transformers in float32, greedy ids inc
   }
 }
 
-TEST_CASE("reference numerics: chunks of a prompt give what one pass gives, past every window and ring") {
+TEST_CASE("reference numerics: chunks of a prompt, single tokens too, give what one pass gives, past every ring") {
   for (const std::string& path : golden_cases()) {
     CAPTURE(path);
     const Json golden = read_json_file(path + "/golden.json");
@@ -96,7 +96,7 @@ TEST_CASE("reference numerics: chunks of a prompt give what one pass gives, past
     const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
     const auto ids = golden["greedy"].get<std::vector<int32_t>>();
     std::vector<float> one_pass;
-    for (const int chunk : {kMaxPrefillChunk, 5, 64}) {
+    for (const int chunk : {kMaxPrefillChunk, 1, 31, 64}) {
       config.prefill_chunk = chunk;
       Engine engine(model, config, kPlenty);
       const Continuation run = run_along(engine, prompt, ids);

@@ -1,11 +1,16 @@
-// Checked against: a plain list of what was appended at each position.
+// Checked against: a plain list of what was appended at each position, and an engine that never held more than it
+// needs.
 #include "engine/runtime/kv_cache.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "tests/runtime/model_fixture.h"
+
 using namespace ft;
+using namespace ft::test;
 
 namespace {
 
@@ -91,9 +96,55 @@ TEST_CASE("a sequence is copied between caches whose rings differ, as much as bo
         to.copy_sequence(0, from, 1, length);
         CHECK(holds(to, 0, 0, 1, 0, length));
         const int64_t ring_from = from.ring(1) > 0 ? from.ring(1) : 700, ring_to = to.ring(1) > 0 ? to.ring(1) : 650;
-        const int64_t oldest = std::max<int64_t>({0, 500 - ring_from, length - ring_to});
+        const int64_t oldest = std::max({int64_t{0}, 500 - ring_from, length - ring_to});
         if (length >= 450) CHECK(holds(to, 1, 0, 1, oldest, length));
       }
     }
   }
+}
+
+static void check_going_back(const char* name) {
+  CAPTURE(name);
+  const LoadedModel model = model_at(data_path(name));
+  EngineConfig config = config_for(model, Strategy::kCpu, 0);
+  config.prefill_chunk = 16;  // gemma4: a ring of 128 positions
+  Engine engine(model, config, kPlenty), fresh(model, config, kPlenty);
+  config.prefill_chunk = 200;  // of another size
+  Engine other(model, config, kPlenty);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 300; ++i) ids.push_back((i * i * 7 + i) % 160);  // of either vocabulary
+  const auto last_of = [](Engine& e, int sequence, std::span<const int32_t> given) {
+    const std::span<const float> logits = e.prefill(sequence, given);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  const int sequence = engine.open_sequence(), copy = other.open_sequence();
+  engine.prefill(sequence, ids);
+  const int64_t least = 300 - kRewindPositions;
+  CHECK(engine.can_rewind(sequence, 300));
+  CHECK(engine.can_rewind(sequence, least));
+  CHECK(!engine.can_rewind(sequence, least - 1));
+  CHECK(engine.can_rewind(sequence, 0));
+  engine.rewind_sequence(sequence, least + 10);
+  CHECK(engine.can_rewind(sequence, least));
+  CHECK(!engine.can_rewind(sequence, least - 1));  // it has held 300
+  other.copy_sequence(copy, engine, sequence);
+  CHECK(!other.can_rewind(copy, least - 1));
+  engine.rewind_sequence(sequence, least);
+  other.rewind_sequence(copy, least);
+  const int plain = fresh.open_sequence();
+  fresh.prefill(plain, std::span(ids).first(static_cast<size_t>(least)));
+  const std::vector<int32_t> next(ids.rbegin(), ids.rbegin() + 20);
+  const std::vector<float> expected = last_of(fresh, plain, next);
+  CHECK(last_of(engine, sequence, next) == expected);
+  CHECK(last_of(other, copy, next) == expected);
+  engine.rewind_sequence(sequence, 0);  // empty: it goes on, and back, like a new one
+  fresh.close_sequence(plain);
+  const int another = fresh.open_sequence();
+  const std::span<const int32_t> start = std::span(ids).first(50);
+  CHECK(last_of(engine, sequence, start) == last_of(fresh, another, start));
+  CHECK(engine.can_rewind(sequence, 1));
+}
+
+TEST_CASE("a model whose windows forget goes back as far as it says, and its copies too") {
+  for (const char* name : {"golden/deepseek_v4.published", "golden/gemma4.older"}) check_going_back(name);
 }

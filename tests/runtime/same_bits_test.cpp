@@ -125,25 +125,22 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
   check_cross(data_path("golden/qwen3_moe-fp8_block"), true);
 }
 
-// Golden cases in the tree, and others: of each family, one of each format.
-constexpr const char* kTreeCases[] = {"deepseek_v4.published", "gemma4.older", "gemma4.plain"};
-constexpr const char* kSharedCases[] = {"deepseek_v4-ds_fp4", "gemma4_text", "qwen3_5_moe_text",
-                                        "qwen3_5_moe_text-nvfp4_ct"};
+// Cases of other families than the first: in the tree, and one of each format from the shared folder.
+constexpr const char* kTreeCases[] = {"deepseek_v4.published", "gemma4.older", "gemma4.plain", "gpt_oss.small",
+                                      "qwen3_5_moe_text.b"};
+constexpr const char* kSharedCases[] = {"deepseek_v4-ds_fp4", "gemma4_text",      "gpt_oss",
+                                        "gpt_oss-mxfp4",      "qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct"};
 
 template <class F>
 void for_other_families(F&& check) {
-  for (const char* name : kTreeCases) {
-    const std::string path = data_path(std::string("golden/") + name);
-    CAPTURE(path);
-    check(path);
-  }
-  const std::string root = shared_path("golden");
-  if (root.empty()) {
-    MESSAGE("FT_SHARED has no golden cases: only those of the tree are run");
-    return;
-  }
+  std::vector<std::string> paths;
+  for (const char* name : kTreeCases) paths.push_back(data_path("golden/") + name);
+  const std::string shared = shared_path("golden");
+  if (shared.empty()) MESSAGE("FT_SHARED has no golden cases: only those of the tree are run");
   for (const char* name : kSharedCases) {
-    const std::string path = root + "/" + name;
+    if (!shared.empty()) paths.push_back(shared + "/" + name);
+  }
+  for (const std::string& path : paths) {
     CAPTURE(path);
     check(path);
   }
@@ -159,11 +156,11 @@ TEST_CASE(
     const LoadedModel model = model_at(path);
     EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
     // Taps of a convolution, windows (7, 24, 32), splits and groups of attention, the smallest rings of windows (128).
-    for (const int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 24, 25, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
+    for (const int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 24, 25, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
       CAPTURE(length);
       config.prefill_chunk = kMaxPrefillChunk;
       const std::string expected = run_hash(model, config, length, 3);
-      for (const int chunk : {1, 3, 4, 5, 64}) {
+      for (const int chunk : {1, 3, 4, 5, 31, 64}) {
         config.prefill_chunk = chunk;
         CAPTURE(chunk);
         CHECK(run_hash(model, config, length, 3) == expected);
@@ -184,7 +181,8 @@ TEST_CASE(
 TEST_CASE("other families: look-ahead, a history of the cache and of the sequence, and the place in a batch") {
   for_other_families([](const std::string& path) {
     const LoadedModel model = model_at(path);
-    const int64_t half = model.family->geometry().total_experts() / 2;
+    const ModelGeometry& geometry = model.family->geometry();
+    const int64_t half = std::max<int64_t>(geometry.total_experts() / 2, geometry.expert.experts + 1);
     const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));
     EngineConfig config = config_for(model, Strategy::kHybrid, half, 2, 3);
     config.look_ahead = LookAhead::kRouter;
@@ -195,6 +193,10 @@ TEST_CASE("other families: look-ahead, a history of the cache and of the sequenc
     // The same sequence in another place, beside two others.
     check_batch(engine, 3);
   });
+}
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: MXFP4 with biases") {
+  check_cross(data_path("golden/gpt_oss.small"), true);
 }
 
 TEST_CASE("the bundled model gives one hash along every axis") {

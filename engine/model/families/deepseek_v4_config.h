@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 #include "engine/model/rope.h"
 #include "kernels/base/json.h"
 

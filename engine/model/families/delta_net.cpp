@@ -1,12 +1,13 @@
 #include "engine/model/families/delta_net.h"
 
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 
 namespace ft {
 namespace {
 
 std::vector<std::string> with(const std::vector<std::string>& prefixes, std::string_view name) {
   std::vector<std::string> names;
+  names.reserve(prefixes.size());
   for (const std::string& prefix : prefixes) names.push_back(prefix + std::string(name));
   return names;
 }

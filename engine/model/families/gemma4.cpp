@@ -8,7 +8,7 @@
 
 #include "engine/engine_config.h"
 #include "engine/model/config_reader.h"
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 #include "engine/model/families/list.h"
 #include "engine/runtime/backend.h"
 #include "kernels/base/error.h"

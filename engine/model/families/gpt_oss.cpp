@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_config.h"
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 #include "engine/model/families/list.h"
 #include "engine/runtime/backend.h"
 
@@ -61,6 +61,7 @@ GptOssConfig read_config(const Json& json) {
   geometry.kv.assign(static_cast<size_t>(geometry.layers), {config.heads.kv_heads, config.heads.head_dim});
   geometry.widest_heads = config.heads.query_width();
   read_windows(json, reader, config);
+  for (size_t layer = 0; layer < geometry.kv.size(); ++layer) geometry.kv[layer].window = config.windows[layer];
   read_expert_shape(
       reader, {.intermediate = 2880, .experts = 128, .top_k = 4}, geometry,
       {.intermediate = "intermediate_size", .experts = "num_local_experts", .experts_alias = "num_experts"});

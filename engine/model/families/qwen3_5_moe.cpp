@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_config.h"
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 #include "engine/model/families/delta_net.h"
 #include "engine/model/families/list.h"
 

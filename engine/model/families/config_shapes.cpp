@@ -1,4 +1,4 @@
-#include "engine/model/families/common.h"
+#include "engine/model/families/config_shapes.h"
 
 #include <algorithm>
 #include <string>
