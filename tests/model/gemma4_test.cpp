@@ -13,19 +13,16 @@ namespace {
 using namespace ft;
 using namespace ft::test;
 
-// A small valid configuration with some keys replaced; a null in `changes` removes the key.
+// A small valid configuration with some keys replaced.
 Json config_with(const char* changes) {
-  Json config = Json::parse(R"({"model_type": "gemma4_text", "hidden_size": 64, "num_hidden_layers": 3,
+  return config_of(R"({"model_type": "gemma4_text", "hidden_size": 64, "num_hidden_layers": 3,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 64,
       "intermediate_size": 192, "enable_moe_block": true, "moe_intermediate_size": 48, "num_experts": 8,
-      "top_k_experts": 3, "hidden_size_per_layer_input": 0, "vocab_size": 320, "max_position_embeddings": 2048})");
-  config.merge_patch(Json::parse(changes));
-  return config;
+      "top_k_experts": 3, "hidden_size_per_layer_input": 0, "vocab_size": 320, "max_position_embeddings": 2048})",
+                   changes);
 }
 
-std::string refusal(const char* changes) {
-  return error_of([&] { make_family(config_with(changes))->declare_weights(); });
-}
+std::string refusal(const char* changes) { return refusal_of(config_with(changes)); }
 
 ModelGeometry geometry_of(const char* changes) { return make_family(config_with(changes))->geometry(); }
 

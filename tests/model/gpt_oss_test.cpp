@@ -20,17 +20,14 @@ using namespace ft;
 using namespace ft::test;
 
 Json config_with(const char* changes) {
-  Json config = Json::parse(R"({"model_type": "gpt_oss", "hidden_size": 64, "num_hidden_layers": 4,
+  return config_of(R"({"model_type": "gpt_oss", "hidden_size": 64, "num_hidden_layers": 4,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 96,
       "num_local_experts": 3, "num_experts_per_tok": 2, "vocab_size": 40, "max_position_embeddings": 2048,
-      "sliding_window": 20})");
-  config.merge_patch(Json::parse(changes));
-  return config;
+      "sliding_window": 20})",
+                   changes);
 }
 
-std::string refusal(const char* changes) {
-  return error_of([&] { make_family(config_with(changes))->declare_weights(); });
-}
+std::string refusal(const char* changes) { return refusal_of(config_with(changes)); }
 
 // What forward() asks for.
 class Recorder final : public Backend {

@@ -13,20 +13,17 @@ namespace {
 using namespace ft;
 using namespace ft::test;
 
-// A small valid configuration with some keys replaced; a null in `changes` removes the key.
+// A small valid configuration with some keys replaced.
 Json config_with(const char* changes) {
-  Json config = Json::parse(R"({"model_type": "qwen3_5_moe_text", "hidden_size": 64, "num_hidden_layers": 4,
+  return config_of(R"({"model_type": "qwen3_5_moe_text", "hidden_size": 64, "num_hidden_layers": 4,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "moe_intermediate_size": 48,
       "shared_expert_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3, "vocab_size": 320,
       "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-      "max_position_embeddings": 2048})");
-  config.merge_patch(Json::parse(changes));
-  return config;
+      "max_position_embeddings": 2048})",
+                   changes);
 }
 
-std::string refusal(const char* changes) {
-  return error_of([&] { make_family(config_with(changes))->declare_weights(); });
-}
+std::string refusal(const char* changes) { return refusal_of(config_with(changes)); }
 
 // What a forward pass asks for, layer by layer.
 class Recorder final : public Backend {
