@@ -164,11 +164,19 @@ __device__ __forceinline__ Chosen choose(const float* logits, int experts, int k
   return chosen;
 }
 
+// The lane's prediction; of more than a warp of them, which no plan of hits takes, one of those behind twice.
+__device__ __forceinline__ int32_t prediction_of_lane(const PlanArgs& a) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  const int32_t own = lane < a.predicted_ranks ? a.predicted[lane] : -1;
+  const int32_t behind = kWarp < a.predicted_ranks ? a.predicted[kWarp] : -1;
+  return behind >= 0 ? behind : own;
+}
+
 // The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
 // or null.
 __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
                                                  const float* logits, uint32_t barrier, const HitTable& hits,
-                                                 const int32_t* forced_id, int32_t* ids) {
+                                                 const Predicted& predicted, const int32_t* forced_id, int32_t* ids) {
   const auto lane = static_cast<int>(threadIdx.x);
   wait_for_bytes(barrier);
   const Chosen chosen = choose(logits, r.rows, r.top.k, r.top.renormalize);
@@ -179,7 +187,7 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
     r.top.weights[lane] = chosen.weight;
     if (r.top.record != nullptr) r.top.record[lane] = id;
   }
-  return place_hits(a, input, hits, id);
+  return place_hits(a, input, hits, id, predicted);
 }
 
 #endif
@@ -211,7 +219,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   bool forced = false;
   int32_t forced_id = -1, slot = -1;
   uint64_t used = 0;
+  Predicted predicted;
   if (leads) {
+    if (warp == 0 && a.max_prefetches > 0 && a.table.slots > 0 && a.layer + 1 < a.table.layers) {
+      predicted.id = prediction_of_lane(a);
+    }
     input = PlanInput(a);
     if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
     if (a.table.slots > 0 && thread < r.rows) {
@@ -224,6 +236,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   auto* sums = stage + Row::kStageFloats;
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
+  if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
   for (int unit = warp; unit < units; unit += kPlanWarps) {
     if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
@@ -242,7 +255,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (!leads) return;
   if (warp == 0) {
     const bool done = choose_and_place(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched},
-                                       forced ? &forced_id : nullptr, ids);
+                                       predicted, forced ? &forced_id : nullptr, ids);
     if (thread == 0) placed = done;
   }
   __syncthreads();
