@@ -20,6 +20,16 @@ struct Predicted {
   int32_t id = -1, slot = -1;
 };
 
+// The lane's prediction, where the layer looks ahead; of more than a warp of them, which no plan of hits takes, one of
+// those behind in two lanes.
+__device__ __forceinline__ int32_t prediction_of_lane(const PlanArgs& a) {
+  if (a.max_prefetches == 0 || a.table.slots == 0 || a.layer + 1 >= a.table.layers) return -1;
+  const auto lane = static_cast<int>(threadIdx.x);
+  const int32_t own = lane < a.predicted_ranks ? a.predicted[lane] : -1;
+  const int32_t behind = a.predicted_ranks > kWarp ? a.predicted[kWarp] : -1;
+  return behind >= 0 ? behind : own;
+}
+
 // Lane s < k of the first warp has the s-th expert; the other lanes have any id. Whole warp. False, and nothing is
 // written, where the plan is more than hits.
 __device__ inline bool place_hits(const PlanArgs& a, const PlanInput& input, const HitTable& hits, int32_t id,
