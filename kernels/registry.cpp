@@ -25,10 +25,9 @@ namespace ft {
 namespace {
 
 constexpr std::string_view kOpNames[] = {
-    "pack_activations", "matvec",       "gate_up",     "rmsnorm",
-    "head_norm_rope",   "glu",          "add",         "merge",
-    "router_top_k",     "attention",    "stream_copy", "stream_scale",
-    "stream_add",       "stream_triad", "mem_read",
+    "pack_activations", "matvec",     "gate_up",      "rmsnorm",      "head_norm_rope", "glu",          "add",
+    "softcap",          "merge",      "router_top_k", "attention",    "gate",           "causal_conv",  "l2_norm",
+    "delta_gates",      "delta_rule", "stream_copy",  "stream_scale", "stream_add",     "stream_triad", "mem_read",
 };
 static_assert(std::size(kOpNames) == kOpCount);
 
@@ -100,9 +99,15 @@ KernelTable resolve_kernels(Isa isa) {
   resolve(OpId::kHeadNormRope, kNoFormat, isa, table.head_norm_rope);
   resolve(OpId::kGlu, kNoFormat, isa, table.glu);
   resolve(OpId::kAdd, kNoFormat, isa, table.add);
+  resolve(OpId::kSoftcap, kNoFormat, isa, table.softcap);
   resolve(OpId::kMerge, kNoFormat, isa, table.merge);
   resolve(OpId::kRouterTopK, kNoFormat, isa, table.router_top_k);
   resolve(OpId::kAttention, kNoFormat, isa, table.attention);
+  resolve(OpId::kGate, kNoFormat, isa, table.gate);
+  resolve(OpId::kCausalConv, kNoFormat, isa, table.causal_conv);
+  resolve(OpId::kL2Norm, kNoFormat, isa, table.l2_norm);
+  resolve(OpId::kDeltaGates, kNoFormat, isa, table.delta_gates);
+  resolve(OpId::kDeltaRule, kNoFormat, isa, table.delta_rule);
   resolve(OpId::kStreamCopy, kNoFormat, isa, table.stream_copy);
   resolve(OpId::kStreamScale, kNoFormat, isa, table.stream_scale);
   resolve(OpId::kStreamAdd, kNoFormat, isa, table.stream_add);

@@ -11,6 +11,7 @@
 #include "kernels/host/isa.h"
 #include "kernels/ops/activations.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/delta_net.h"
 #include "kernels/ops/matvec.h"
 #include "kernels/ops/memory.h"
 #include "kernels/ops/rows.h"
@@ -25,9 +26,15 @@ enum class OpId : uint8_t {
   kHeadNormRope,
   kGlu,
   kAdd,
+  kSoftcap,
   kMerge,
   kRouterTopK,
   kAttention,
+  kGate,
+  kCausalConv,
+  kL2Norm,
+  kDeltaGates,
+  kDeltaRule,
   kStreamCopy,
   kStreamScale,
   kStreamAdd,
@@ -37,8 +44,9 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, MergeFn,
-                              RouterTopKFn, AttentionFn, StreamFn, MemReadFn>;
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn,
+                              MergeFn, RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn,
+                              DeltaRuleFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 
@@ -75,9 +83,15 @@ struct KernelTable {
   HeadNormRopeFn head_norm_rope = nullptr;
   GluFn glu = nullptr;
   AddFn add = nullptr;
+  SoftcapFn softcap = nullptr;
   MergeFn merge = nullptr;
   RouterTopKFn router_top_k = nullptr;
   AttentionFn attention = nullptr;
+  GateFn gate = nullptr;
+  CausalConvFn causal_conv = nullptr;
+  L2NormFn l2_norm = nullptr;
+  DeltaGatesFn delta_gates = nullptr;
+  DeltaRuleFn delta_rule = nullptr;
   StreamFn stream_copy = nullptr, stream_scale = nullptr, stream_add = nullptr, stream_triad = nullptr;
   MemReadFn mem_read = nullptr;
 };

@@ -39,9 +39,11 @@ void DecodeRun::fill(int64_t length) {
   rewind();
   std::vector<int32_t> ids;
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    if (length < length_) engine_.rewind_sequence(sequences_[i], length);
+    int64_t kept = std::min(length, length_);
+    if (!engine_.can_rewind(sequences_[i], kept)) kept = 0;
+    engine_.rewind_sequence(sequences_[i], kept);
     ids.clear();
-    for (int64_t p = length_; p < length; ++p) ids.push_back(token(static_cast<int>(i), p));
+    for (int64_t p = kept; p < length; ++p) ids.push_back(token(static_cast<int>(i), p));
     if (!ids.empty()) engine_.prefill(sequences_[i], ids);
   }
   length_ = position_ = text_at_ = length;

@@ -19,9 +19,11 @@ struct Series {
 };
 
 inline constexpr std::string_view kYardstickPrefix = "yardstick.";
+inline constexpr std::string_view kTeamYardstickPrefix = "yardstick.all_threads.";
 
 inline constexpr double kUndisturbed = 1.08;  // a yardstick's time, against its best
 inline constexpr int kDisturbedRounds = 16;
+inline constexpr double kReadingSeconds = 10e-3;  // between two readings of the team's yardstick, within a round too
 
 struct MeasureOptions {
   ProbeBudget budget;
@@ -33,13 +35,16 @@ struct MeasureOptions {
   std::function<bool(int rounds)> enough;  // asked after every kept round, from min_samples on; empty: never
   std::function<double()> clock;           // seconds; empty: now_seconds
   // One more series at the end, kYardstickPrefix + the first one's name, in "us": a Yardstick after every round, and
-  // how busy others kept the CPUs meanwhile, as at["others_share"].
+  // how busy others kept the CPUs meanwhile, as at["others_share"]. Where a series has at["threads"] above 1, another
+  // one after it, kTeamYardstickPrefix + the first one's name, with the most of them as its at["threads"]: the slowest
+  // reading of a TeamYardstick in every round.
   bool yardstick = false;
+  std::vector<int> cpus;  // that those threads are pinned to (WorkerPoolOptions::cpus)
 };
 
 // Rounds over all series, one sample each: value i of every series is of round i. Stops
 //   after max_samples rounds, or when enough() says so:                "samples"
-//     with a yardstick only when it was undisturbed in half as many, or after kDisturbedRounds times as many
+//     with yardsticks only when they were undisturbed in half as many, or after kDisturbedRounds times as many
 //   when budget.seconds are over and min_samples rounds are taken:     "time"
 //   when twice budget.seconds are over and one round is taken:         "time", reduced
 //   when interrupted() says so, even within a round:                   "interrupted", reduced

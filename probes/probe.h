@@ -62,7 +62,7 @@ struct ProbeContext {
   std::shared_ptr<const RoutingTrace> trace;  // real or generated expert choices
   std::vector<int> thread_counts;             // to sweep
   ProbeBudget budget;
-  bool yardstick = false;             // every group of series gets one more (MeasureOptions::yardstick)
+  bool yardstick = false;             // every group of series gets yardsticks (MeasureOptions::yardstick)
   std::function<bool()> interrupted;  // asked between samples
   std::function<void(std::string_view note, double fraction)> progress;
 

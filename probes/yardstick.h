@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace ft {
 
-inline constexpr int kYardstickVersion = 1;
+inline constexpr int kYardstickVersion = 1;      // of the loop
+inline constexpr int kTeamYardstickVersion = 1;  // of the loop on several threads
 
 // Integer decoding, table look-ups and single-precision sums over 20 KiB, on the calling thread: some 40 us.
 class Yardstick {
@@ -23,6 +25,25 @@ class Yardstick {
   // At the start of a page, as the loop is at that of a cache line: elsewhere it is up to a tenth slower.
   struct Data;
   std::unique_ptr<Data> data_;
+};
+
+// The same loop on all threads of a measurement at once. One thread does not see what becomes of its speed when the
+// others work too: two virtual CPUs are at times two cores and at times the two threads of one, for half a second to
+// minutes. Has threads of its own that sleep between calls, placed as WorkerPool places the threads that are measured.
+class TeamYardstick {
+ public:
+  // `cpus`: WorkerPoolOptions::cpus. REQUIRES threads >= 1. May throw Error as WorkerPool does.
+  TeamYardstick(int threads, std::span<const int> cpus);
+  ~TeamYardstick();
+  TeamYardstick(const TeamYardstick&) = delete;
+  TeamYardstick& operator=(const TeamYardstick&) = delete;
+  // Of the slowest thread, in the fastest of three passes that all begin together: some 45 us where every thread has a
+  // core, and 200 us for the caller. From one thread at a time.
+  double seconds();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // How much of the CPUs that this process may use went to others since construction: processes, interrupts, and what a

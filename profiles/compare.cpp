@@ -9,15 +9,12 @@
 #include <tuple>
 
 #include "kernels/base/statistics.h"
+#include "profiles/compare_noise.h"
 #include "profiles/compare_series.h"
 #include "profiles/rank_test.h"
 
 namespace ft {
 namespace {
-
-// Of a side: one value each, the fastest of its samples. At least 8 (kMinComparedSamples), so that a test can speak
-// against a family of 600; more would leave fewer samples to be the fastest of.
-constexpr size_t kLeastBlocks = 8, kMostBlocks = 10, kSamplesPerBlock = 3;
 
 // What two tunings of one build differ by on a quiet machine (scripts/compare-aa says what they do on this one), by the
 // start of a metric's name; the first that fits counts.
@@ -31,12 +28,6 @@ constexpr std::array<StatedFloor, 4> kStatedFloors = {{
     {"served/", 0.05},
     {"", 0.08},  // layers of some microseconds, hand-overs, copies beside computing
 }};
-// A round counts when its yardstick took at most so much of the best of both profiles. On a core that shares its units
-// with a busy neighbour (SMT) the yardstick takes 1.2 to 1.4, a kernel 1.4 to 1.5 times as long: no two such rounds are
-// alike.
-constexpr double kUndisturbed = 1.08;
-constexpr double kLoadNotSeen = 0.02;  // of the CPUs: the system counts in ticks of 10 ms
-constexpr double kLoadWeight = 5;      // a worker that waits for its CPU stops all others at the next barrier
 
 double stated_floor(const std::string& name, const CompareOptions& options) {
   if (options.floor) return *options.floor;
@@ -45,90 +36,20 @@ double stated_floor(const std::string& name, const CompareOptions& options) {
       ->share;
 }
 
-// What other processes, interrupts and neighbours add to a time is not the build's: the fastest sample of every stretch
-// has least of it. REQUIRES kMinComparedSamples.
-std::vector<double> fastest_of_blocks(const std::vector<double>& logs) {
-  const size_t blocks = std::clamp(logs.size() / kSamplesPerBlock, kLeastBlocks, kMostBlocks);
-  std::vector<double> fastest;
-  for (size_t block = 0; block < blocks; ++block) {
-    const auto from = logs.begin() + static_cast<std::ptrdiff_t>(block * logs.size() / blocks);
-    const auto to = logs.begin() + static_cast<std::ptrdiff_t>((block + 1) * logs.size() / blocks);
-    fastest.push_back(*std::min_element(from, to));
-  }
-  return fastest;
-}
-
 double half_interquartile_range(const std::vector<double>& values) {
   return (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
 }
 
-// What the yardsticks take at the machine's own speed: the better of the two profiles, each by its eighth best value,
-// so that a few odd ones say nothing. Infinite without yardsticks.
-double best_yardstick(const Profile& base, const Profile& next) {
-  double best = std::numeric_limits<double>::infinity();
-  for (const Profile* profile : {&base, &next}) {
-    std::vector<double> all;
-    for (const Measurement& m : profile->measurements) {
-      if (m.probe != kYardstickProbe) continue;
-      const std::vector<double> logs = log_times(m);
-      all.insert(all.end(), logs.begin(), logs.end());
-    }
-    if (all.size() < kMinComparedSamples) continue;
-    std::sort(all.begin(), all.end());
-    best = std::min(best, all[kMinComparedSamples - 1]);
+// Of a version before it, with series that would need it.
+bool lacks_team_yardstick(const Profile& profile) {
+  bool needed = false;
+  for (const Measurement& m : profile.measurements) {
+    const auto threads = m.at.find("threads");
+    if (threads == m.at.end() || threads->second <= 1) continue;
+    if (m.probe == kYardstickProbe) return false;
+    needed = true;
   }
-  return best;
-}
-
-// The series' times, without those of rounds in which the machine was not itself.
-struct Times {
-  std::vector<double> logs, yardstick;  // yardstick: empty when the profile has none for these rounds
-  size_t rounds = 0;                    // with the others
-};
-Times undisturbed_times(const NamedSeries& series, double best_yardstick) {
-  Times times;
-  times.logs = log_times(*series.measurement);
-  times.rounds = times.logs.size();
-  if (series.yardstick == nullptr || series.measurement == series.yardstick) return times;
-  const std::vector<double> yardstick = log_times(*series.yardstick);
-  if (yardstick.size() != times.rounds) return times;  // cut off within a round
-  const double allowed = best_yardstick + std::log(kUndisturbed);
-  std::vector<double> kept;
-  for (size_t i = 0; i < times.rounds; ++i) {
-    if (yardstick[i] > allowed) continue;
-    kept.push_back(times.logs[i]);
-    times.yardstick.push_back(yardstick[i]);
-  }
-  times.logs = std::move(kept);
-  return times;
-}
-
-// How far NEW's series lies above BASE's, in logarithms; nothing where that cannot be told.
-std::optional<double> plain_shift(const std::vector<double>& base, const std::vector<double>& next) {
-  if (std::min(base.size(), next.size()) < kMinComparedSamples) return std::nullopt;
-  return estimate_shift(fastest_of_blocks(base), fastest_of_blocks(next), kRatioConfidence).estimate;
-}
-
-double value_at(const Measurement* measurement, const char* key, double otherwise) {
-  if (measurement == nullptr) return otherwise;
-  const auto found = measurement->at.find(key);
-  return found == measurement->at.end() ? otherwise : found->second;
-}
-
-// Other processes keep the CPUs from a short run on one thread only now and then, and then another of its samples is
-// the fastest; where threads meet, or samples are long, every sample has its share of them.
-bool finds_free_moments(const Measurement& measurement) { return measurement.at.contains("best_of"); }
-
-double other_load(const NamedSeries& base, const NamedSeries& next) {
-  return std::max(value_at(base.yardstick, "others_share", 0), value_at(next.yardstick, "others_share", 0));
-}
-
-double machine_floor(const NamedSeries& base, const NamedSeries& next, const Times& a, const Times& b,
-                     double reads_floor) {
-  const double yardstick = std::abs(plain_shift(a.yardstick, b.yardstick).value_or(0));
-  if (finds_free_moments(*base.measurement)) return yardstick;
-  const double load = kLoadWeight * std::max(0.0, other_load(base, next) - kLoadNotSeen);
-  return std::max({yardstick, load, reads_floor});
+  return needed;
 }
 
 std::string percent(double share) {
@@ -140,7 +61,7 @@ std::string percent(double share) {
 class Comparer {
  public:
   Comparer(const Profile& base, const Profile& next, const CompareOptions& options)
-      : base_(base), next_(next), options_(options), best_yardstick_(best_yardstick(base, next)) {}
+      : base_(base), next_(next), options_(options), noise_(base, next) {}
 
   ProfileComparison run() {
     compare_identities();
@@ -201,6 +122,11 @@ class Comparer {
            std::to_string(std::lround(b.budget_seconds)) + " s in NEW");
     }
     if (a.memory != b.memory) note("memory differs: " + a.memory + " in BASE, " + b.memory + " in NEW");
+    for (const auto& [name, profile] : {std::pair("BASE", &base_), {"NEW", &next_}}) {
+      if (!lacks_team_yardstick(*profile)) continue;
+      note(std::string("no yardstick of all threads in ") + name +
+           ": of series of several threads, only what the others of their probe did not do is seen");
+    }
     base_only_ = warnings(a, b);
     next_only_ = warnings(b, a);
     for (const std::string& text : base_only_) note("only in BASE: " + text);
@@ -222,20 +148,16 @@ class Comparer {
   }
 
   void read_machine(const std::vector<NamedSeries>& base, const std::map<std::string, const NamedSeries*>& next) {
-    std::vector<double> ratios, reads;
     for (const NamedSeries& series : base) {
       const auto found = next.find(series.name);
-      if (!series.is_machine || found == next.end() || !obstacle(series, *found->second, base_, next_).empty()) {
-        continue;
+      if (found != next.end() && obstacle(series, *found->second, base_, next_).empty()) {
+        noise_.add(series, *found->second);
       }
-      const auto shift = plain_shift(log_times(*series.measurement), log_times(*found->second->measurement));
-      if (!shift) continue;
-      result_.machine_readings.push_back({series.name, std::exp(*shift)});
-      ratios.push_back(std::exp(*shift));
-      if (series.measurement->probe != kYardstickProbe) reads.push_back(std::abs(*shift));
     }
+    result_.machine_readings = noise_.readings();
+    std::vector<double> ratios;
+    for (const MachineReading& reading : result_.machine_readings) ratios.push_back(reading.ratio);
     if (!ratios.empty()) result_.machine = median(ratios);
-    if (!reads.empty()) reads_floor_ = median(reads);
   }
 
   bool is_asked(const NamedSeries& series) const {
@@ -276,7 +198,7 @@ class Comparer {
   };
 
   void measure(const NamedSeries& base, const NamedSeries& next, MetricComparison& metric, Blocks& blocks) const {
-    const Times a = undisturbed_times(base, best_yardstick_), b = undisturbed_times(next, best_yardstick_);
+    const Times a = noise_.undisturbed_times(base), b = noise_.undisturbed_times(next);
     if (a.rounds == 0 || b.rounds == 0) {
       metric.reason = "values in '" + metric.unit + "' that are no times or rates above 0";
       return;
@@ -301,7 +223,7 @@ class Comparer {
     metric.high = std::exp(shift.high);
     metric.floor.stated = stated_floor(metric.name, options_);
     metric.floor.learnt = std::hypot(half_interquartile_range(blocks.base), half_interquartile_range(blocks.next));
-    metric.floor.machine = machine_floor(base, next, a, b, reads_floor_);
+    metric.floor.machine = noise_.floor(base, next, a, b);
     if (metric.floor.total() > kUselessFloor) {
       metric.reason = "too noisy: only a difference above " + percent(metric.floor.total()) + " would say anything";
       const double load = other_load(base, next);
@@ -356,11 +278,10 @@ class Comparer {
   const Profile& base_;
   const Profile& next_;
   const CompareOptions& options_;
-  double best_yardstick_;
+  MachineNoise noise_;
   ProfileComparison result_;
   std::vector<Blocks> blocks_;  // of result_.metrics
   std::vector<std::string> base_only_, next_only_;
-  double reads_floor_ = 0;  // median shift of STREAM, plain reads and copies
 };
 
 }  // namespace

@@ -8,8 +8,10 @@
 //   floor   A difference must be beyond the sum of
 //             stated   what two tunings of one build on a quiet machine differ by, for each class of metrics
 //             learnt   what the metric moved within either tuning: half the interquartile range of its values
-//             machine  what the machine did meanwhile: the yardstick of the same rounds (probes/yardstick.h), plain
-//                      reads and STREAM, and how busy other processes kept the CPUs
+//             machine  what the machine did meanwhile: the yardsticks of the same rounds (probes/yardstick.h), for
+//                      series of several threads also that of all threads at once, plain reads and STREAM, and how
+//                      busy other processes kept the CPUs. Older profiles lack the yardstick of all threads: what
+//                      such series of one probe did together stands for it, and hides a build that slowed them all
 //           A floor above one half says nothing any more: incomparable.
 //   test    An exact rank-sum test must say that NEW's values lie beyond BASE's and the floor, with Holm's correction:
 //           one false alarm among 200 metrics fails a whole job, so the error of the family is what is bounded, not the

@@ -202,7 +202,7 @@ std::string compare_json(const ProfileComparison& comparison) {
     }
     json["metrics"].push_back(std::move(entry));
   }
-  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string compare_junit(const ProfileComparison& comparison) {

@@ -145,10 +145,13 @@ const Candidate* chosen(const Profile& profile) {
 
 std::vector<NamedSeries> named_series(const Profile& profile, bool with_served) {
   std::vector<NamedSeries> all;
-  size_t without_yardstick = 0;
+  size_t group = 0;  // where the series begin that a yardstick is for
   std::map<std::string, int> seen;
   const MeasuredCandidates candidates(profile);
   for (const Measurement& m : profile.measurements) {
+    if (m.probe != kYardstickProbe && !all.empty() && all.back().measurement->probe == kYardstickProbe) {
+      group = all.size();
+    }
     NamedSeries one;
     one.measurement = &m;
     if (m.probe == "decode") one.candidate = candidates.of(m);
@@ -157,7 +160,8 @@ std::vector<NamedSeries> named_series(const Profile& profile, bool with_served) 
     one.is_machine = reads_the_machine(m);
     all.push_back(std::move(one));
     if (m.probe != kYardstickProbe) continue;
-    for (; without_yardstick < all.size(); ++without_yardstick) all[without_yardstick].yardstick = &m;
+    const bool of_team = at(m, "threads") > 1;
+    for (size_t i = group; i < all.size(); ++i) (of_team ? all[i].team : all[i].yardstick) = &m;
   }
   if (!with_served) return all;
   const Candidate* served = chosen(profile);

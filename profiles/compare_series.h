@@ -16,6 +16,7 @@ struct NamedSeries {
   std::string name;
   const Measurement* measurement = nullptr;
   const Measurement* yardstick = nullptr;  // of the same rounds; null in profiles without
+  const Measurement* team = nullptr;       // the same of all threads at once; null in profiles without
   const Candidate* candidate = nullptr;    // of `decode`
   bool is_machine = false;                 // see MachineReading
 };

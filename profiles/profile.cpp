@@ -1,6 +1,7 @@
 #include "profiles/profile.h"
 
 #include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
@@ -12,25 +13,38 @@
 namespace ft {
 namespace {
 
-// Reads fields from JSON that its schema accepted: types and ranges hold.
+// Texts that are used as they are; whoever shows them makes them printable.
+bool is_path(std::string_view key) { return key == "model_path" || key == "routing_preset"; }
+
+// Reads fields from JSON that its schema accepted: types and ranges hold. Texts become printable here, once for all
+// that show them: a profile is a file that may come from anybody.
 class Reader {
  public:
   explicit Reader(const Json& object) : object_(object) {}
 
   template <class T>
   void required(const char* key, T& value) const {
-    read(object_.at(key), value);
+    take(key, object_.at(key), value);
   }
   template <class T>
   void present(const char* key, std::optional<T>& value) const {
-    if (const auto at = object_.find(key); at != object_.end()) read(*at, value.emplace());
+    if (const auto at = object_.find(key); at != object_.end()) take(key, *at, value.emplace());
   }
   template <class T>
   void unless_empty(const char* key, T& value) const {
-    if (const auto at = object_.find(key); at != object_.end()) read(*at, value);
+    if (const auto at = object_.find(key); at != object_.end()) take(key, *at, value);
   }
 
  private:
+  template <class T>
+  static void take(std::string_view key, const Json& json, T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      value = json.get_ref<const std::string&>();
+      if (!is_path(key)) value = printable(value);
+    } else {
+      read(json, value);
+    }
+  }
   template <class T>
   static void read(const Json& json, T& value) {
     if constexpr (requires(Reader & reader) { fields(reader, value); }) {
@@ -44,6 +58,12 @@ class Reader {
   static void read(const Json& json, std::vector<T>& list) {
     list.resize(json.size());
     for (size_t i = 0; i < list.size(); ++i) read(json[i], list[i]);
+  }
+  static void read(const Json& json, std::string& text) { text = printable(json.get_ref<const std::string&>()); }
+  template <class T>
+  static void read(const Json& json, std::map<std::string, T>& map) {
+    map.clear();
+    for (const auto& [key, value] : json.items()) read(value, map[printable(key)]);
   }
 
   const Json& object_;

@@ -51,19 +51,20 @@ std::string_view nearest_option(const ProgramSpec& program, std::string_view nam
               {.what = std::move(what), .allowed = allowed_values(spec), .path = std::string(spec.name)});
 }
 
+[[noreturn]] void refuse_positional(const ProgramSpec& program, std::string_view argument) {
+  throw Error(ErrorKind::kUsage, {.what = "unexpected argument",
+                                  .value = std::string(argument),
+                                  .allowed = "options only",
+                                  .action = "see " + std::string(program.name) + " --help"});
+}
+
 [[noreturn]] void refuse_argument(const ProgramSpec& program, std::string_view argument) {
-  const std::string help = "see " + std::string(program.name) + " --help";
-  if (!argument.starts_with('-')) {
-    throw Error(
-        ErrorKind::kUsage,
-        {.what = "unexpected argument", .value = std::string(argument), .allowed = "options only", .action = help});
-  }
   constexpr size_t kMaxComparedLength = 64;
   const std::string_view name = argument.substr(0, std::min(argument.find('='), kMaxComparedLength));
-  throw Error(ErrorKind::kUsage,
-              {.what = "unknown option",
-               .value = std::string(argument),
-               .action = "the nearest is " + std::string(nearest_option(program, name)) + ", " + help});
+  throw Error(ErrorKind::kUsage, {.what = "unknown option",
+                                  .value = std::string(argument),
+                                  .action = "the nearest is " + std::string(nearest_option(program, name)) + ", see " +
+                                            std::string(program.name) + " --help"});
 }
 
 // CLI11 hands the next word to an option that needs a value even when that word is an option itself, and reads
@@ -107,19 +108,19 @@ void take_results(const ProgramSpec& program, const std::vector<CLI::Option*>& o
   }
 }
 
-std::vector<std::string> take_positionals(const ProgramSpec& program, const std::vector<std::string>& words) {
+// `plain`: what followed "--", no options whatever they begin with.
+std::vector<std::string> take_positionals(const ProgramSpec& program, std::vector<std::string> words,
+                                          const std::vector<std::string>& plain) {
   const PositionalSpec& spec = program.positional;
-  const auto option =
-      std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-') && w != "--"; });
+  const auto option = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-'); });
   if (option != words.end()) refuse_argument(program, *option);
-  std::vector<std::string> taken;
-  std::copy_if(words.begin(), words.end(), std::back_inserter(taken), [](const auto& w) { return w != "--"; });
-  if (spec.value_name.empty() && !taken.empty()) refuse_argument(program, taken.back());
-  if (taken.size() >= spec.low && taken.size() <= spec.high) return taken;
+  words.insert(words.end(), plain.begin(), plain.end());
+  if (spec.value_name.empty() && !words.empty()) refuse_positional(program, words.back());
+  if (words.size() >= spec.low && words.size() <= spec.high) return words;
   const std::string allowed =
       spec.low == spec.high ? std::to_string(spec.low) : std::to_string(spec.low) + " to " + std::to_string(spec.high);
   throw Error(ErrorKind::kUsage, {.what = "wrong number of arguments " + std::string(spec.value_name),
-                                  .value = std::to_string(taken.size()),
+                                  .value = std::to_string(words.size()),
                                   .allowed = allowed,
                                   .action = "see " + std::string(program.name) + " --help"});
 }
@@ -196,6 +197,9 @@ ParseResult parse_command_line(const ProgramSpec& program, std::string_view buil
   const CLI::Option* version = app.add_flag("--version");
 
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  const std::vector<std::string> plain(dashes == words.end() ? dashes : dashes + 1, words.end());
+  words.erase(dashes, words.end());
   std::vector<std::string> reversed(words.rbegin(), words.rend());  // CLI11 takes arguments from the back
   std::string parser_message;
   try {
@@ -219,7 +223,7 @@ ParseResult parse_command_line(const ProgramSpec& program, std::string_view buil
   ParseResult result;
   result.options.emplace();
   result.options->program = &program;
-  result.options->positionals = take_positionals(program, app.remaining());
+  result.options->positionals = take_positionals(program, app.remaining(), plain);
   take_results(program, options, *result.options);
   return result;
 }

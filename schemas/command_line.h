@@ -16,6 +16,7 @@ namespace ft {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNotWritten = 4;  // stdout or a report: whoever reads the code as a verdict must not be misled
 inline constexpr int kExitInterrupted = 130;
 
 struct CountOrPercent {
@@ -53,6 +54,7 @@ struct ParseResult {
   std::optional<ParsedOptions> options;  // empty: --help or --version was printed, exit with 0
 };
 // Throws Error(kUsage) naming the option, its value, what is allowed, and the nearest option for an unknown name.
+// After "--" every word is a positional, whatever it begins with.
 // --help (-h) and --version print to stdout; `build` is what --version shows after the program's name.
 ParseResult parse_command_line(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
                                std::span<const ProgramSpec* const> commands = {});
@@ -64,8 +66,9 @@ std::string_view command_word(const ProgramSpec& command);
 std::string help_text(const ProgramSpec& program, std::span<const ProgramSpec* const> commands = {});
 
 // The body of every main(): runs `body`, prints an Error or any exception as one line on stderr, maps it to an exit
-// code: what `body` returned, or 1 failed, 2 usage or refused, 130 interrupted. Never lets an exception escape; output
-// that could not be written to stdout is a failure.
+// code: what `body` returned, or 1 failed, 2 usage or refused, 4 not written, 130 interrupted. Never lets an exception
+// escape. Output that could not be written to stdout is 4 whatever `body` returned; a descriptor of stdin, stdout or
+// stderr that is closed at the start is kept from the files that are opened later.
 int run_program(const ProgramSpec& program, std::string_view build, int argc, const char* const* argv,
                 int (*body)(const ParsedOptions&));
 

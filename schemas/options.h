@@ -53,7 +53,7 @@ struct ProgramSpec {
   std::string_view examples;  // printed after the options
   std::span<const OptionSpec> options;
   PositionalSpec positional = {};
-  std::string_view exit_codes = "0 done, 1 failed, 2 usage or a profile refused, 130 interrupted";
+  std::string_view exit_codes = "0 done, 1 failed, 2 usage or a profile refused, 4 output not written, 130 interrupted";
   std::span<const HelpLine> more_help = {};  // set by a main
 };
 

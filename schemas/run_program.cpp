@@ -1,4 +1,8 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -29,6 +33,8 @@ int exit_code(ErrorKind kind) {
       return kExitUsage;
     case ErrorKind::kInterrupted:
       return kExitInterrupted;
+    case ErrorKind::kNotWritten:
+      return kExitNotWritten;
     case ErrorKind::kFailed:
     case ErrorKind::kRequest:
     case ErrorKind::kCapacity:
@@ -41,6 +47,15 @@ int report(const ProgramSpec& program, const std::string& message, int code) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: error: %s\n", std::string(program.name).c_str(), message.c_str());
   return code;
+}
+
+// A file that is opened while stdout is closed would get its number, and our output. The other way round the output
+// goes nowhere and says so: what is opened here cannot be written.
+void keep_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+    if (::open("/dev/null", O_RDONLY) != fd) return;  // the lowest that is free
+  }
 }
 
 }  // namespace
@@ -78,6 +93,7 @@ int run_program(const ProgramSpec& program, std::string_view build, int argc, co
   }
   std::vector<const ProgramSpec*> listed;
   for (const Command& command : commands) listed.push_back(command.program);
+  keep_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit is an error to report, not a death
   int code = kExitFailed;
   try {
@@ -92,10 +108,9 @@ int run_program(const ProgramSpec& program, std::string_view build, int argc, co
   } catch (...) {
     return report(program, "unknown exception", kExitFailed);
   }
-  // A full disk or a closed pipe behind stdout would otherwise pass for success.
+  // A full disk or a closed pipe behind stdout would otherwise pass for success, or for a verdict that nobody read.
   const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  if (lost && code == kExitDone) return report(program, "cannot write to stdout", kExitFailed);
-  return code;
+  return lost ? report(program, "cannot write to stdout", kExitNotWritten) : code;
 }
 
 }  // namespace ft

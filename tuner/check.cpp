@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/program/serve_config.h"
+#include "kernels/base/error.h"
 
 namespace ft {
 namespace {
@@ -146,7 +147,7 @@ size_t count_of(const CheckReport& report, FieldState state) {
 }
 
 std::string shown(const CheckField& field, const std::string& value) {
-  if (!value.empty()) return value;
+  if (!value.empty()) return printable(value);
   return field.state == FieldState::kUnchecked ? "not known" : "none";
 }
 
@@ -188,7 +189,7 @@ std::string check_text(const CheckReport& report, const std::string& profile_pat
                         names, shown(field, field.profile_value), profiles, shown(field, field.machine_value), machines,
                         field_state_name(field.state));
   }
-  if (report.fits()) return text + "\nfits: ft-engine would start with " + profile_path + "\n";
+  if (report.fits()) return text + "\nfits: ft-engine would start with " + printable(profile_path) + "\n";
   text += fmt::format("\ndoes not fit: of {} fields {} differ, {} are refused, {} could not be checked\n",
                       report.fields.size(), count_of(report, FieldState::kDiffers),
                       count_of(report, FieldState::kRefused), count_of(report, FieldState::kUnchecked));

@@ -150,15 +150,38 @@ class Explainer {
       return;
     }
     out_.runner_up = other_ == nullptr ? d.runner_up : candidate_name(*other_);
-    std::string text = fmt::format("runner-up: {}; the choice is {:.2f}x as fast", out_.runner_up, d.margin);
+    const bool same = d.runner_up == winner_->strategy;
+    std::string text = fmt::format("runner-up: {}{}; the choice is {:.2f}x as fast", out_.runner_up,
+                                   same ? " (the same strategy with other settings)" : "", d.margin);
     if (d.margin_low != d.margin_high) text += fmt::format(" ({:.2f} to {:.2f})", d.margin_low, d.margin_high);
     out_.choice.push_back(std::move(text));
-    if (d.tie) {
-      out_.choice.push_back(fmt::format(
-          "tie: the interval holds 1, or the two are nearer than {:g} %; a tie goes to the simpler strategy (resident, "
-          "offload, cpu, hybrid)",
-          100 * kTieFraction));
+    if (d.tie) tie();
+  }
+
+  // With whom. Of decode runs the runner-up is the fastest; a prediction's runner-up is another strategy, also where
+  // the choice ties with other settings of its own.
+  void tie() {
+    const Candidate* with = measured(*winner_) ? other_ : fastest_predicted();
+    const bool runner_up = with == other_;
+    const bool same = with != nullptr && with->strategy == winner_->strategy;
+    out_.choice.push_back(fmt::format(
+        "tie{}: the interval{} holds 1, or the two are nearer than {:g} %; {}",
+        runner_up || with == nullptr ? "" : " with " + candidate_name(*with),
+        measured(*winner_) ? "" : " of the prediction", 100 * kTieFraction,
+        same ? "of one strategy a tie goes to the settings without look-ahead and with the simpler way to fetch"
+             : "a tie goes to the simpler strategy (resident, offload, cpu, hybrid)"));
+  }
+
+  const Candidate* fastest_predicted() const {
+    const Candidate* fastest = nullptr;
+    for (const Candidate& candidate : profile_.candidates) {
+      if (&candidate == winner_ || !predicted(candidate)) continue;
+      if (fastest == nullptr ||
+          candidate_score(candidate.predicted_tok_s) > candidate_score(fastest->predicted_tok_s)) {
+        fastest = &candidate;
+      }
     }
+    return fastest;
   }
 
   void parts_missing() {

@@ -19,6 +19,9 @@ constexpr double kMaxContention = 8;
 constexpr double kContentionGrid[] = {0, 0.25, 0.5, 1, 2, 4, kMaxContention};
 constexpr double kShareGrid[] = {0, 0.25, 0.5, 0.75, 1};
 constexpr double kFirstStep = 0.25, kLastStep = 1e-8;
+// At each step; two or three are usual. Along the floor of a bent valley, as cells of a machine that others keep busy
+// make one, the search went on for minutes with ever smaller gains.
+constexpr int kMaxMoves = 50;
 
 int at(CostTerm term) { return static_cast<int>(term); }
 
@@ -159,6 +162,7 @@ void fit_mixed(Device device, const std::vector<SweepCell>& cells, const Dropped
       for (const double share : kShareGrid) consider({compute, link, share});
     }
   }
+  int moves = 0;
   for (double step = kFirstStep; step > kLastStep;) {
     const Mixed from = best;
     bool moved = false;
@@ -167,7 +171,9 @@ void fit_mixed(Device device, const std::vector<SweepCell>& cells, const Dropped
                         from[2] + step * (way / 9 - 1)}) ||
               moved;
     }
-    if (!moved) step /= 2;
+    if (moved && ++moves < kMaxMoves) continue;
+    moves = 0;
+    step /= 2;
   }
   cost = with_mixed(cost, best);
 }

@@ -5,6 +5,7 @@
 
 #include "engine/experts/routing_trace.h"
 #include "engine/program/log.h"
+#include "kernels/base/error.h"
 #include "profiles/build_info.h"
 #include "schemas/command_line.h"
 #include "tuner/commands/commands.h"
@@ -28,7 +29,7 @@ int run(const ParsedOptions& options) {
   }
   const Profile profile = tune(request);
   std::fputs(decision_table(profile).c_str(), stdout);
-  std::printf("profile: %s\n", request.output.c_str());
+  std::printf("profile: %s\n", printable(request.output).c_str());
   return kExitDone;
 }
 

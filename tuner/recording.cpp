@@ -321,6 +321,7 @@ void check_record_folder(const std::string& given) {
     } catch (const Error& cause) {
       ErrorParts parts = cause.parts();
       parts.what = "--record refused, " + parts.what;
+      parts.action = "name a folder inside one that exists and that this user may write to";
       throw Error(ErrorKind::kUsage, std::move(parts));
     }
     return;

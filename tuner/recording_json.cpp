@@ -26,13 +26,14 @@ std::optional<T> optional_at(const Json& json, const char* key) {
               {.what = source + " refused, value refused", .value = value, .allowed = allowed, .path = path});
 }
 
-// Runs of equal layers: [layers, KV heads, head dimension].
+// Runs of equal layers: [layers, KV heads, head dimension], and where there is one the window.
 OrderedJson kv_to_json(const std::vector<KvLayer>& layers) {
   OrderedJson runs = OrderedJson::array();
   for (size_t i = 0; i < layers.size();) {
     size_t end = i;
     while (end < layers.size() && layers[end] == layers[i]) ++end;
     runs.push_back({end - i, layers[i].kv_heads, layers[i].head_dim});
+    if (layers[i].window > 0) runs.back().push_back(layers[i].window);
     i = end;
   }
   return runs;
@@ -46,7 +47,7 @@ std::vector<KvLayer> parse_kv(const Json& runs, int layers, const std::string& s
       refuse(source, "$.geometry.kv", std::to_string(kv.size() + count) + " layers",
              "at most layers, " + std::to_string(layers));
     }
-    kv.insert(kv.end(), count, {run.at(1), run.at(2)});
+    kv.insert(kv.end(), count, {run.at(1), run.at(2), run.size() > 3 ? run.at(3).get<int64_t>() : 0});
   }
   return kv;
 }
@@ -65,6 +66,7 @@ OrderedJson geometry_to_json(const ModelGeometry& geometry) {
           {"kv", kv_to_json(geometry.kv)},
           {"state_floats", geometry.state_floats},
           {"widest_heads", geometry.widest_heads},
+          {"rope_tables", geometry.rope_tables},
           {"slot_floats", geometry.slot_floats}};
 }
 
@@ -81,6 +83,7 @@ ModelGeometry parse_geometry(const Json& json, const std::string& source) {
   geometry.kv = parse_kv(json.at("kv"), geometry.layers, source);
   geometry.state_floats = json.at("state_floats");
   geometry.widest_heads = json.at("widest_heads");
+  geometry.rope_tables = json.value("rope_tables", 1);  // absent in recordings of before there were several
   geometry.slot_floats = json.at("slot_floats");
   int above = -1;
   for (size_t i = 0; i < geometry.moe_layers.size(); ++i) {

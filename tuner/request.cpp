@@ -7,6 +7,7 @@
 #include "engine/runtime/device.h"
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
+#include "kernels/base/inputs.h"
 #include "kernels/base/json.h"
 #include "tuner/recording.h"
 
@@ -136,7 +137,13 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   read_device(options, request);
   if (options.has("--record")) check_apart(request);
   // A tuning takes minutes: find out now whether its results can be written.
-  for (const std::string& path : {request.output, samples_path(request.output)}) check_output("--output", path);
+  const InputPath inputs[] = {{"--model", request.weights.model_path},
+                              {"--routing", request.weights.routing_preset},
+                              {"--packed-cache", request.weights.packed_cache}};
+  for (const std::string& path : {request.output, samples_path(request.output)}) {
+    check_no_input("--output", path, inputs);
+    check_output("--output", path);
+  }
   if (options.has("--record")) check_record_folder(request.record);
   return request;
 }

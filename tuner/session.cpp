@@ -156,35 +156,48 @@ class Tuning {
     }
     const ProbeSessionOptions& now = preflight_.options;
     const Conditions& then = earlier.conditions;
-    const auto pin = [](const std::vector<std::string>& forced, std::string_view option) {
-      const auto at = std::find_if(forced.begin(), forced.end(), [&](const auto& f) { return f.starts_with(option); });
-      return at == forced.end() ? std::string() : *at;
+    const auto require = [&](const std::string& option, const std::string& was, const std::string& is) {
+      if (was == is) return;
+      throw Error(ErrorKind::kUsage,
+                  {.what = "the samples are of a run with another " + option + ": " + was + " then, " + is + " now",
+                   .action = "give the same, or leave --resume out",
+                   .path = path});
     };
-    const auto same_pin = [&](std::string_view option) {
-      return pin(then.forced, option) == pin(request_.forced, option);
+    require("--context", listed(then.contexts), listed(now.contexts));
+    require("--batch", listed(then.batches), listed(now.batches));
+    require("--device", then.device, std::string(device_name(now.device)));
+    const auto limit = [](std::optional<int64_t> bytes) { return bytes ? std::to_string(*bytes) + " bytes" : "none"; };
+    require("--vram-limit", limit(then.device_memory_limit_bytes), limit(now.device_memory_limit_bytes));
+    const auto pin = [](const std::vector<std::string>& forced, const std::string& option) {
+      const auto at =
+          std::find_if(forced.begin(), forced.end(), [&](const auto& f) { return f.starts_with(option + " "); });
+      return at == forced.end() ? std::string("none") : at->substr(option.size() + 1);
     };
-    if (then.contexts == now.contexts &&
-        std::equal(then.batches.begin(), then.batches.end(), now.batches.begin(), now.batches.end()) &&
-        then.device_memory_limit_bytes == now.device_memory_limit_bytes && then.device == device_name(now.device) &&
-        same_pin("--threads") && same_pin("--link-slowdown") && same_pin("--cache-policy") &&
-        same_pin("--look-ahead")) {
-      return earlier;
+    for (const char* option : {"--threads", "--link-slowdown", "--cache-policy", "--look-ahead"}) {
+      require(option, pin(then.forced, option), pin(request_.forced, option));
     }
-    throw Error(ErrorKind::kUsage,
-                {.what = "the samples are of a run with other --context, --batch, --device, --vram-limit, --threads, "
-                         "--link-slowdown, --cache-policy or --look-ahead",
-                 .action = "give the same options, or leave --resume out",
-                 .path = path});
+    return earlier;
+  }
+
+  template <class T>
+  static std::string listed(const std::vector<T>& values) {
+    std::string text;
+    for (const T value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+    return text.empty() ? "none" : text;
   }
 
   void resume(SampleRecord& earlier) {
     std::set<std::string> broken;  // a probe that was cut off runs again as a whole
+    std::string probe;             // yardsticks follow the series that they are of
+    const auto follow = [&](const Measurement& m) { probe = m.probe == kYardstickProbe ? probe : m.probe; };
     for (const Measurement& m : earlier.measurements) {
-      if (m.stop_reason == "interrupted") broken.insert(m.probe);
+      follow(m);
+      if (m.stop_reason == "interrupted") broken.insert(probe);
     }
     for (Measurement& m : earlier.measurements) {
-      if (broken.contains(m.probe) || m.probe == "decode") continue;
-      if (m.probe != kYardstickProbe) done_.insert(m.probe);
+      follow(m);
+      if (broken.contains(probe) || probe == "decode") continue;
+      done_.insert(probe);
       record_.measurements.push_back(std::move(m));
     }
     earlier_findings_ = earlier.conditions.findings;

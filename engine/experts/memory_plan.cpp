@@ -61,6 +61,7 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   for (const KvLayer& layer : geometry.kv) {
     require_range("KV heads", "config.json", layer.kv_heads, 0, kMaxWidth);
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
+    require_range("window of a layer", "config.json", layer.window, 0, kMaxWidth);
   }
   require_range("recurrent state of a sequence", "config.json", geometry.state_floats, 0, kTooMany);
   require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
@@ -72,14 +73,23 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   require_range("threads", "--threads", config.threads, 1, kMaxThreads);
 }
 
-int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
-  int64_t per_token = 0;
-  for (const KvLayer& layer : geometry.kv) per_token = plus(per_token, times(times(2, layer.kv_heads), layer.head_dim));
-  per_token = times(per_token, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
-  return times(per_token, times(config.max_batch, config.max_context));
+int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
+
+// Windows make a cache smaller on the host device only.
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config, Device device) {
+  int64_t elements = 0;
+  for (const KvLayer& layer : geometry.kv) {
+    const int64_t positions =
+        device == Device::kHost ? kv_positions(layer, config.max_context, step_tokens(config)) : config.max_context;
+    elements = plus(elements, times(times(times(2, layer.kv_heads), layer.head_dim), positions));
+  }
+  elements = times(elements, config.max_batch);
+  return times(elements, config.numerics == Numerics::kReference ? 4 : 2);  // fp32 or bf16
 }
 
-int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
+int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  return times(times(geometry.state_floats, sizeof(float)), config.max_batch);
+}
 
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
@@ -98,13 +108,15 @@ int64_t prefill_staging_bytes(const ModelGeometry& geometry, const ModelFormats&
 
 // Everything but the slots, and how much of each kind of memory is there.
 struct FixedPools {
-  int64_t dense = 0, kv = 0, activations = 0, logits = 0, banks = 0, staging = 0;
+  int64_t dense = 0, kv = 0, state = 0, activations = 0, logits = 0, banks = 0, staging = 0;
   int64_t prefill_staging = 0;  // on a GPU
   int64_t device_memory = 0, host_memory = 0;
   bool one_memory = false;
   bool host_option = false, device_option = false;  // the user's limit binds, not what the machine has
 
-  int64_t device() const { return plus(plus(plus(dense, kv), plus(activations, logits)), prefill_staging); }
+  int64_t device() const {
+    return plus(plus(plus(dense, plus(kv, state)), plus(activations, logits)), prefill_staging);
+  }
   int64_t host() const { return plus(banks, staging); }
 };
 
@@ -113,7 +125,8 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   check_ranges(geometry, formats, config);
   FixedPools pools;
   pools.dense = formats.dense_bytes;
-  pools.kv = kv_cache_bytes(geometry, config);
+  pools.kv = kv_cache_bytes(geometry, config, inputs.device);
+  pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));
   pools.banks = formats.expert_bytes_total;
@@ -185,6 +198,7 @@ void require_fixed_fit(const FixedPools& pools) {
     const std::string_view more = more_device(pools);
     require_fit({{"dense weights", pools.dense, or_else(more, "take a smaller model")},
                  {"kv cache", pools.kv, or_else("lower --context or --batch", more)},
+                 {"recurrent state", pools.state, or_else("lower --batch", more)},
                  {"activations", pools.activations, or_else("lower --batch", more)},
                  {"logits", pools.logits, or_else("lower --batch", more)},
                  {"prefill staging", pools.prefill_staging, or_else(more, "take a smaller model")}},
@@ -201,6 +215,7 @@ void require_fixed_fit(const FixedPools& pools) {
   require_fit({{"expert banks", pools.banks, smaller},
                {"dense weights", pools.dense, smaller},
                {"kv cache", pools.kv, shorter},
+               {"recurrent state", pools.state, or_else("lower --batch", more)},
                {"activations", pools.activations, shorter},
                {"logits", pools.logits, shorter},
                {"staging", pools.staging, shorter}},
@@ -274,13 +289,15 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   int64_t row = 4 * geometry.hidden +
                 std::max(geometry.slot_floats, 2 * attention + 2 * keys + 2 * std::max(4 * geometry.hidden, widest));
   row += geometry.expert.experts + 2 * int64_t{geometry.expert.top_k};  // router logits, picks and weights
-  row += activation_words(std::max(4 * geometry.hidden, widest));       // packed input of a product
+  // Packed input of a product: of no more than a linear unit's half, which has gate and up.
+  row += activation_words(std::max({4 * geometry.hidden, widest, geometry.slot_floats / 2}));
   // Per pick: the packed gate x up product and the output row that waits for the merge in slot order.
   row += geometry.expert.top_k * (activation_words(geometry.expert.intermediate) + geometry.expert.hidden);
   row += 2 * int64_t{geometry.expert.top_k};  // picks in order of experts, and tiles over them
   const int64_t per_step = times(times(tokens, row), sizeof(float));
   // Tables of cos and sin per position, and per thread one row of attention scores and one accumulator.
-  const int64_t tables = times(times(config.max_context, geometry.max_head_dim()), sizeof(float));
+  const int64_t table = times(times(config.max_context, geometry.max_head_dim()), sizeof(float));
+  const int64_t tables = times(table, geometry.rope_tables);
   const int64_t scratch =
       times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
   return plus(per_step, plus(tables, scratch));
@@ -294,7 +311,7 @@ int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& for
   for (trial.prefill_chunk = kDefaultPrefillChunk; trial.prefill_chunk > kLeast; trial.prefill_chunk /= 2) {
     if (trial.prefill_chunk / 2 >= config.max_context) continue;
     const FixedPools pools = fixed_pools(geometry, formats, trial, inputs);
-    const int64_t left = pools.device_memory - plus(pools.dense, pools.kv);
+    const int64_t left = pools.device_memory - plus(pools.dense, plus(pools.kv, pools.state));
     if (plus(pools.activations, pools.logits) <= left / kPrefillShare) break;
   }
   return trial.prefill_chunk;
@@ -319,6 +336,7 @@ MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& format
                 {"kv cache", pools.kv, true},         {"activations", pools.activations, true},
                 {"logits", pools.logits, true},       {"expert banks", pools.banks, false},
                 {"staging", pools.staging, false}};
+  if (pools.state > 0) plan.pools.insert(plan.pools.begin() + 3, {"recurrent state", pools.state, true});
   if (!pools.one_memory) plan.pools.push_back({"prefill staging", pools.prefill_staging, true});
   plan.device_bytes = plus(pools.device(), slots);
   plan.host_bytes = pools.host();

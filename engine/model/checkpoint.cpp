@@ -230,14 +230,14 @@ std::string Checkpoint::data_sample_hash() const {
 
 Json load_model_config(const std::string& directory) {
   if (is_there(directory) && !fs::is_directory(directory)) {
-    throw Error(ErrorKind::kFailed, {.what = "the model is a file",
-                                     .value = directory,
-                                     .allowed = "the folder of a checkpoint, with config.json in it"});
+    throw Error(ErrorKind::kUsage, {.what = "the model is a file",
+                                    .value = directory,
+                                    .allowed = "the folder of a checkpoint, with config.json in it"});
   }
   if (!is_there(directory)) {
-    throw Error(ErrorKind::kFailed, {.what = "no such model folder",
-                                     .value = directory,
-                                     .allowed = "the folder of a checkpoint, with config.json in it"});
+    throw Error(ErrorKind::kUsage, {.what = "no such model folder",
+                                    .value = directory,
+                                    .allowed = "the folder of a checkpoint, with config.json in it"});
   }
   const std::string path = in_folder(directory, kConfigName);
   Json config = read_json_file(path);

@@ -11,7 +11,9 @@ namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
-    FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
+    FamilyDesc{"gemma4", false, make_gemma4},           FamilyDesc{"gemma4_text", false, make_gemma4},
+    FamilyDesc{"gpt_oss", false, make_gpt_oss},         FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
+    FamilyDesc{"qwen3_5_moe", false, make_qwen3_5_moe}, FamilyDesc{"qwen3_5_moe_text", false, make_qwen3_5_moe},
 };
 
 }  // namespace

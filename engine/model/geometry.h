@@ -7,6 +7,7 @@
 
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
+#include "kernels/ops/attention.h"
 
 namespace ft {
 
@@ -22,10 +23,24 @@ struct ExpertGeometry {
 struct KvLayer {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t window = 0;  // positions that a query of the layer sees, itself included; 0: all
 
   int64_t elements() const { return 2 * kv_heads * head_dim; }
   bool operator==(const KvLayer&) const = default;
 };
+
+// The tokens at its end that a sequence may forget (Engine::rewind_sequence) although caches of windows forget, too.
+inline constexpr int64_t kRewindPositions = 64;
+
+// Positions of one sequence in a layer's cache on the host device. Of a layer with a window it is a ring that holds
+// what the first of a step's tokens still sees when the last one has been appended; whole splits of attention, so that
+// a split never lies across the end of the ring.
+constexpr int64_t kv_positions(const KvLayer& layer, int64_t max_context, int64_t step_tokens) {
+  if (layer.window == 0) return max_context;
+  const int64_t beside = step_tokens > kRewindPositions ? step_tokens : kRewindPositions;
+  const int64_t splits = (layer.window + beside + kAttentionSplit - 1) / kAttentionSplit;
+  return splits * kAttentionSplit < max_context ? splits * kAttentionSplit : max_context;
+}
 
 struct ModelGeometry {
   std::string family;  // "qwen3_moe"
@@ -38,6 +53,7 @@ struct ModelGeometry {
   std::vector<KvLayer> kv;    // per layer with a KV cache
   int64_t state_floats = 0;   // recurrent state of one sequence, all layers, fp32 whatever the numerics
   int64_t widest_heads = 0;   // query heads x head_dim, of the widest layer
+  int rope_tables = 1;        // of cos and sin, none wider than max_head_dim()
   int64_t slot_floats = 0;    // activations of one token: the widths of all slots of the family
 
   int64_t kv_elements_per_token() const {

@@ -148,10 +148,21 @@ class Loader {
         std::fill(place.begin(), place.end(), spec.form.synthetic);
       } else {
         convert_to_f32(*plan_.vectors[i], place);
+        if (spec.form.transpose) transpose(place, spec.form.shape.front());
         if (spec.form.add != 0 || spec.form.multiply != 1) {  // -0 + 0 would be +0
           for (float& value : place) value = (value + spec.form.add) * spec.form.multiply;
         }
       }
+    }
+  }
+
+  // (rows, the rest) to (the rest, rows)
+  static void transpose(std::span<float> values, int64_t rows) {
+    const std::vector<float> given(values.begin(), values.end());
+    const int64_t cols = static_cast<int64_t>(given.size()) / rows;
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / cols, col = static_cast<int64_t>(i) % cols;
+      values[static_cast<size_t>(col * rows + row)] = given[i];
     }
   }
 

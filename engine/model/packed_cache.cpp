@@ -50,14 +50,15 @@ Json content_of(const WeightPlan& plan) {
   json["matrices"] = std::move(matrices);
   Json vectors = Json::array();
   for (const VectorSpec& spec : plan.list.vectors) {
-    vectors.push_back({spec.names.front(), spec.size, spec.form.add, spec.form.multiply});
+    vectors.push_back({spec.names.front(), spec.size, spec.form.transpose, spec.form.add, spec.form.multiply});
   }
   json["vectors"] = std::move(vectors);
   Json experts = Json::array();
   for (size_t layer = 0; layer < plan.expert_layouts.size(); ++layer) {
     const ExpertLayout& layout = plan.expert_layouts[layer];
-    experts.push_back({plan.list.expert_layers[layer].prefixes.front(), plan.experts[layer].size(),
-                       layout_json(layout.gate), layout_json(layout.down), layout.bytes});
+    const ExpertLayerSpec& spec = plan.list.expert_layers[layer];
+    experts.push_back({spec.prefixes.front(), plan.experts[layer].size(), layout_json(layout.gate),
+                       layout_json(layout.down), layout.bytes, layout.bias_offset, spec.interleaved, spec.input_major});
   }
   json["experts"] = std::move(experts);
   return json;

@@ -43,12 +43,13 @@ Raw make_raw(const FormatInfo& format, int64_t rows, int64_t cols, uint64_t seed
 
 std::string packing_fingerprint() {
   Hasher hasher;
+  const std::vector<float> gate_bias(kIntermediate, 2.0f), down_bias(kHidden, 3.0f);
   for (const FormatInfo& format : all_formats()) {
-    const ExpertLayout layout = expert_layout(format.id, kHidden, kIntermediate);
+    const ExpertLayout layout = expert_layout(format.id, kHidden, kIntermediate, {{}, /*biased=*/true});
     const Raw gate = make_raw(format, kIntermediate, kHidden, 1), up = make_raw(format, kIntermediate, kHidden, 3);
     const Raw down = make_raw(format, kHidden, kIntermediate, 5);
     std::vector<std::byte> blob(static_cast<size_t>(layout.bytes));
-    pack_expert(gate.matrix, up.matrix, down.matrix, layout, blob.data());
+    pack_expert(gate.matrix, up.matrix, down.matrix, layout, blob.data(), {gate_bias, gate_bias, down_bias});
     hasher.add(std::as_bytes(std::span(format.name.data(), format.name.size())));
     hasher.add(blob);
     const int64_t rows = kIntermediate - 2;  // a last tile with absent rows

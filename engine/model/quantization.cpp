@@ -192,18 +192,36 @@ struct QuantizationRules::State {
   bool ancestors = false, suffixes = false;  // a name in `ignored` also covers what it encloses; or ends with it
 
   void read_modelopt(const ConfigReader& reader) {
-    reader.text("quant_algo", {"NVFP4"});
-    reader.integer("group_size", 16, 16, 16);
-    format = expert_format = FormatId::kNvfp4;
+    const bool nvfp4 = reader.text("quant_algo", {"NVFP4", "FP8"}) == "NVFP4";
+    if (nvfp4) reader.integer("group_size", 16, 16, 16);
+    format = expert_format = nvfp4 ? FormatId::kNvfp4 : FormatId::kFp8Block;
     for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key), reader, key);
     ancestors = true;
   }
 
+  // Of a group of compressed-tensors: what a matrix of `format` has.
+  void check_weights(const ConfigReader& reader, const Json& weights) const {
+    const bool fp8 = format == FormatId::kFp8Block;
+    const int bits = fp8 ? 8 : 4;
+    reader.integer("num_bits", bits, bits, bits);
+    reader.text("type", {"float"}, "float");
+    if (!fp8) {
+      const int group_size = format_info(format).group;
+      reader.integer("group_size", group_size, group_size, group_size);
+      return;
+    }
+    const std::string strategy = reader.text("strategy", {"tensor", "block"}, "tensor");
+    const char* key = "block_structure";
+    if (strategy == "block" && weights.value(key, Json()) != Json::array({128, 128})) reader.refuse(key, "[128, 128]");
+  }
+
   void read_compressed_tensors(const ConfigReader& reader) {
-    const bool nvfp4 =
-        reader.text("format", {"nvfp4-pack-quantized", "mxfp4-pack-quantized"}) == "nvfp4-pack-quantized";
-    format = expert_format = nvfp4 ? FormatId::kNvfp4 : FormatId::kMxfp4;
-    const int group_size = format_info(format).group;
+    const std::string scheme =
+        reader.text("format", {"nvfp4-pack-quantized", "mxfp4-pack-quantized", "float-quantized"});
+    format = FormatId::kFp8Block;
+    if (scheme == "nvfp4-pack-quantized") format = FormatId::kNvfp4;
+    if (scheme == "mxfp4-pack-quantized") format = FormatId::kMxfp4;
+    expert_format = format;
     ignored.add_regexes(read_list(reader, "ignore"), reader, "ignore");
     const Json* groups = reader.object("config_groups");
     if (groups == nullptr) {
@@ -215,10 +233,7 @@ struct QuantizationRules::State {
       const ConfigReader group_reader(group, std::string(kPrefix) + "config_groups." + name + ".");
       targets.add_regexes(read_list(group_reader, "targets"), group_reader, "targets");
       if (const Json* weights = group_reader.object("weights")) {
-        const ConfigReader weights_reader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights.");
-        weights_reader.integer("num_bits", 4, 4, 4);
-        weights_reader.text("type", {"float"}, "float");
-        weights_reader.integer("group_size", group_size, group_size, group_size);
+        check_weights(ConfigReader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights."), *weights);
       }
     }
   }

@@ -22,7 +22,11 @@ double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.
 // The objects that may hold rope settings, the one that wins first.
 class RopeKeys {
  public:
-  explicit RopeKeys(const ConfigReader& top) : top_(top) {
+  RopeKeys(const ConfigReader& top, std::string_view layer_type) : top_(top) {
+    if (!layer_type.empty()) {
+      take_layer_type(std::string(layer_type));
+      return;
+    }
     for (const char* key : {"rope_parameters", "rope_scaling"}) {
       if (const Json* given = top.object(key)) nested_.emplace_back(*given, std::string(key) + ".");
     }
@@ -43,6 +47,16 @@ class RopeKeys {
   }
 
  private:
+  void take_layer_type(const std::string& layer_type) {
+    constexpr const char* kParameters = "rope_parameters";
+    const Json* parameters = top_.object(kParameters);
+    if (parameters == nullptr) top_.refuse(kParameters, "an object for each layer type");
+    const ConfigReader of_types(*parameters, std::string(kParameters) + ".");
+    const Json* given = of_types.object(layer_type);
+    if (given == nullptr) of_types.refuse(layer_type, "an object, since there are such layers");
+    nested_.emplace_back(*given, std::string(kParameters) + "." + layer_type + ".");
+  }
+
   const ConfigReader& top_;
   std::vector<ConfigReader> nested_;
 };
@@ -69,6 +83,14 @@ YarnSettings read_yarn(const RopeKeys& keys, const ConfigReader& top, int64_t ma
   return yarn;
 }
 
+ProportionalSettings read_proportional(const RopeKeys& keys, int64_t rotary_dim) {
+  ProportionalSettings settings;
+  const double share = keys.number("partial_rotary_factor", 0, 1, 1);
+  settings.rotating = static_cast<int64_t>(std::floor(share * static_cast<double>(rotary_dim) / 2));
+  settings.factor = keys.number("factor", 1, kMaxYarnFactor, 1);
+  return settings;
+}
+
 // The dimension that turns `rotations` times over the original context.
 double correction_dimension(double rotations, const RopeSettings& settings) {
   const double length = static_cast<double>(settings.yarn->original_positions);
@@ -78,17 +100,18 @@ double correction_dimension(double rotations, const RopeSettings& settings) {
 
 }  // namespace
 
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions) {
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta,
+                                std::string_view layer_type) {
   const ConfigReader top(config);
-  const RopeKeys keys(top);
+  const RopeKeys keys(top, layer_type);
   RopeSettings settings;
   settings.rotary_dim = rotary_dim;
-  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, 10000);
+  settings.theta = keys.of("rope_theta").number("rope_theta", kMinTheta, kMaxRopeTheta, theta);
   const char* type_key = keys.has("rope_type") ? "rope_type" : "type";
-  const bool typed = keys.has(type_key);
-  if (typed && keys.of(type_key).text(type_key, {"default", "yarn"}) == "yarn") {
-    settings.yarn = read_yarn(keys, top, max_positions);
-  }
+  if (!keys.has(type_key)) return settings;
+  const std::string type = keys.of(type_key).text(type_key, {"default", "yarn", "proportional"});
+  if (type == "yarn") settings.yarn = read_yarn(keys, top, max_positions);
+  if (type == "proportional") settings.proportional = read_proportional(keys, rotary_dim);
   return settings;
 }
 
@@ -113,6 +136,10 @@ std::vector<float> rope_frequencies(const RopeSettings& settings) {
       // Fast dimensions keep their frequency, slow ones are interpolated, a linear ramp lies between.
       const double ramp = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
       frequency = frequency / settings.yarn->factor * ramp + frequency * (1 - ramp);
+    }
+    if (settings.proportional) {
+      const bool turns = static_cast<int64_t>(j) < settings.proportional->rotating;
+      frequency = turns ? frequency / settings.proportional->factor : 0;
     }
     frequencies[j] = static_cast<float>(frequency);
   }

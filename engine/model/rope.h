@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/json.h"
@@ -27,10 +28,18 @@ struct YarnSettings {
   bool truncate = true;         // correction dimensions rounded outwards to whole ones
 };
 
+// rope_type "proportional" (Gemma 4): exponents are spread over the whole rotary_dim, but only the first `rotating`
+// pairs turn. The others' frequency is 0, so that pair j stays (j, j + rotary_dim / 2).
+struct ProportionalSettings {
+  int64_t rotating = 0;  // pairs
+  double factor = 1;     // divides frequencies
+};
+
 struct RopeSettings {
   int64_t rotary_dim = 0;
   double theta = 10000;
-  std::optional<YarnSettings> yarn;  // absent: rope_type "default"
+  std::optional<YarnSettings> yarn;  // at most one of these; neither: rope_type "default"
+  std::optional<ProportionalSettings> proportional;
 };
 
 inline constexpr double kMaxRopeTheta = 1e12;
@@ -38,8 +47,10 @@ inline constexpr double kMaxYarnFactor = 1e4;
 inline constexpr int64_t kMaxModelPositions = int64_t{1} << 24;
 
 // Merges old keys (rope_theta, rope_scaling with "type") and new ones (rope_parameters with "rope_type"); keys of
-// rope_parameters win over those of rope_scaling, those over top-level ones. Throws Error naming the key.
-RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions);
+// rope_parameters win over those of rope_scaling, those over top-level ones. Without rope_theta it is `theta`. With a
+// layer type the settings are those of rope_parameters[layer_type], which must be there. Throws Error naming the key.
+RopeSettings read_rope_settings(const Json& config, int64_t rotary_dim, int64_t max_positions, double theta = 10000,
+                                std::string_view layer_type = {});
 
 // (half): in double, rounded once.
 std::vector<float> rope_frequencies(const RopeSettings& settings);

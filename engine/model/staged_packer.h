@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "engine/model/detect.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/found_matrix.h"
 #include "kernels/formats/expert_blob.h"
 
 namespace ft {
@@ -13,6 +15,9 @@ namespace ft {
 // What one packer reads at a time: half of a core's second-level cache of 1 MiB, so that packing finds it there. A
 // single tile of rows that are longer is read as a whole: at most kRowsPerTile * kMaxMatrixCols bf16, 2 MiB.
 inline constexpr int64_t kStagingBytes = 512 << 10;
+// Of a matrix that is stored input-major: its rows come in strips, two bytes of each row and input, and strips below a
+// KiB cost more to ask for than to read.
+inline constexpr int64_t kInputMajorStagingBytes = 4 << 20;
 
 class StagedPacker {
  public:
@@ -27,9 +32,15 @@ class StagedPacker {
   static constexpr int64_t kTileStep = 32;  // the tiles of one row of fp8 scales
 
  private:
+  std::byte* staging(int64_t bytes);
+  // Rows [begin, end), staged as a matrix of their own.
+  FoundMatrix read_rows(const FoundMatrix& found, int64_t begin, int64_t end);
+  FoundMatrix read_input_major(const FoundMatrix& found, int64_t begin, int64_t end);
+  std::span<const float> read_bias(const FoundVector& found, std::vector<float>& values);
+
   const Checkpoint* checkpoint_;
   std::vector<std::byte> staging_;
-  std::vector<float> scales_;
+  std::vector<float> scales_, biases_[3];
 };
 
 }  // namespace ft

@@ -42,12 +42,27 @@ void check_columns(const std::string& module, FormatId format, int64_t cols) {
                                    .path = module});
 }
 
+// Under whichever of its names config.json excludes a module from quantization, it is excluded.
+FormatId format_of_any(const QuantizationRules& rules, const std::vector<std::string>& names) {
+  FormatId format = rules.format_of(names.front());
+  for (const std::string& name : names) {
+    if (rules.format_of(name) == FormatId::kBf16) format = FormatId::kBf16;
+  }
+  return format;
+}
+
 FormatId synthetic_experts(const QuantizationRules& rules, const ExpertLayerSpec& spec,
                            const ExpertGeometry& geometry) {
   const std::string first = spec.prefixes.front() + "0.";
-  const FormatId format = rules.format_of(first + spec.gate);
+  const auto format_of = [&](const std::string& part) {
+    std::vector<std::string> names;
+    names.reserve(spec.prefixes.size());
+    for (const std::string& prefix : spec.prefixes) names.push_back(prefix + "0." + part);
+    return format_of_any(rules, names);
+  };
+  const FormatId format = format_of(spec.gate);
   for (const std::string& part : {spec.up, spec.down}) {
-    if (rules.format_of(first + part) == format) continue;
+    if (format_of(part) == format) continue;
     throw Error(ErrorKind::kFailed, {.what = "quantization_config gives the matrices of an expert different formats",
                                      .value = first + part,
                                      .allowed = std::string(format_info(format).name) + ", as " + first + spec.gate});
@@ -62,7 +77,7 @@ Formats follow_config(const Json& config, const ModelGeometry& geometry, const W
   Formats formats;
   for (const MatrixSpec& spec : plan.list.matrices) {
     const std::string& module = spec.stems.front();
-    const FormatId format = spec.keep_bf16 ? FormatId::kBf16 : rules.format_of(module);
+    const FormatId format = spec.keep_bf16 ? FormatId::kBf16 : format_of_any(rules, spec.stems);
     check_columns(module, format, spec.cols);
     formats.matrices.push_back(format);
   }

@@ -43,6 +43,7 @@ struct MatrixSpec {
 // What becomes of a vector's values on the way: (stored + add) * multiply.
 struct VectorForm {
   std::vector<int64_t> shape = {};  // in the checkpoint, of as many elements; empty: {size}
+  bool transpose = false;           // the first dimension in the checkpoint becomes the last
   float add = 0;                    // 1 for norm weights that are stored as offsets from it
   float multiply = 1;
   float synthetic = 1;  // every value, as it comes out, of synthetic weights: norms of 1 change nothing
@@ -58,9 +59,14 @@ struct TableSpec {
 };
 struct ExpertLayerSpec {
   // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
-  // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight".
+  // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
+  // ExpertForm::biased asks for them, are the stem + ".bias", fused ones prefix + "gate_up_proj_bias" and
+  // "down_proj_bias".
   std::vector<std::string> prefixes;
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  // Of fused tensors: rows of gate and up take turns (gate first) instead of following each other, biases too, and BF16
+  // ones are [experts, inputs, outputs].
+  bool interleaved = false, input_major = false;
 };
 
 class WeightList {
@@ -157,8 +163,9 @@ struct LoadOptions {
 // config.json's quantization settings. For the memory plan and --dry-run.
 ModelFormats inspect_formats(const Family& family, const WeightSource& source);
 
-// Loads and packs, in parallel on `pool`, with kStagingBytes a thread beside the weights themselves; or reads what an
-// earlier load with the same WeightSource::packed_cache packed. Checks every shape. Throws Error naming the tensor.
+// Loads and packs, in parallel on `pool`, with kStagingBytes a thread beside the weights themselves, or, of input-major
+// experts, kInputMajorStagingBytes; or reads what an earlier load with the same WeightSource::packed_cache packed.
+// Checks every shape. Throws Error naming the tensor.
 std::shared_ptr<const ModelWeights> load_weights(const Family& family, const WeightSource& source, WorkerPool& pool,
                                                  const LoadOptions& options = {});
 

@@ -2,6 +2,8 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include "kernels/base/error.h"
+
 namespace ft {
 
 std::string decision_text(const Profile& profile) {
@@ -20,7 +22,7 @@ std::string decision_text(const Profile& profile) {
   for (const std::string& warning : d.warnings) text += "  warning: " + warning + "\n";
   if (profile.serve.synthetic_seed) {
     text += fmt::format("  weights are synthetic (seed {}), routing from {}\n", *profile.serve.synthetic_seed,
-                        profile.serve.routing_preset.value_or("the router"));
+                        printable(profile.serve.routing_preset.value_or("the router")));
   }
   text.pop_back();  // the log ends the line
   return text;

@@ -32,10 +32,10 @@ ServedModel inspect_model(const WeightSource& source) {
 void require_recorded_folder(const Serve& serve, const std::optional<std::string>& model_path) {
   std::error_code ignored;
   if (model_path || serve.model_path.empty() || std::filesystem::exists(serve.model_path, ignored)) return;
-  throw Error(ErrorKind::kFailed, {.what = "the profile's model folder is not there",
-                                   .value = serve.model_path,
-                                   .action = "name the folder where it is now with --model DIR",
-                                   .path = "$.serve.model_path"});
+  throw Error(ErrorKind::kUsage, {.what = "the profile's model folder is not there",
+                                  .value = serve.model_path,
+                                  .action = "name the folder where it is now with --model DIR",
+                                  .path = "$.serve.model_path"});
 }
 
 }  // namespace ft

@@ -28,6 +28,7 @@
 #include "engine/text/text_model.h"
 #include "engine/text/utf8.h"
 #include "kernels/base/error.h"
+#include "kernels/base/inputs.h"
 #include "kernels/base/json.h"
 #include "kernels/host/cgroup.h"
 #include "kernels/host/worker_pool.h"
@@ -224,7 +225,15 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   if (options.has("--score")) {
     inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
                                      accepted.config.max_context, accepted.config.max_batch);
-    check_output("--output", options.text("--output"));
+    const std::string output = options.text("--output");
+    const WeightSource& source = accepted.config.weights;
+    const InputPath read[] = {{"--score", options.text("--score")},
+                              {"--profile", options.text("--profile")},
+                              {"--model", source.model_path},
+                              {"--routing", source.routing_preset},
+                              {"--packed-cache", source.packed_cache}};
+    check_no_input("--output", output, read);
+    check_output("--output", output);
     return inputs;
   }
   inputs.drift = watched(options, accepted);

@@ -16,7 +16,9 @@
 
 #include "engine/model/weights.h"
 #include "engine/runtime/step.h"
+#include "kernels/ops/delta_net.h"
 #include "kernels/ops/glu.h"
+#include "kernels/ops/rows.h"
 
 namespace ft {
 
@@ -83,21 +85,17 @@ struct AttentionSpec {
   VectorId sinks;  // (heads) a logit a head in the softmax's denominator; index -1: none
 };
 
-enum class DeltaGate : uint8_t { kSilu, kSigmoid };
-
 // Gated delta net (linear attention with a state per sequence). Reads kDeltaMixed (all query heads, all key heads, all
 // value heads), kDeltaGate (value heads), kDeltaWrite and kDeltaDecay (a value per value head); result in kAttention.
 // kernels/ops/delta_net.h has the arithmetic.
 struct DeltaNetSpec {
-  int state_layer = 0;  // index among layers that have a recurrent state
-  int key_heads = 0, value_heads = 0;
-  int64_t key_dim = 0, value_dim = 0;
-  int64_t taps = 0;     // of the causal convolution
-  VectorId conv;        // (2 * key_heads * key_dim + value_heads * value_dim, taps)
+  int state_layer = 0;  // index among layers that have a recurrent state: all of one shape
+  DeltaNetShape shape;
+  VectorId conv;        // (taps, channels)
   VectorId decay_log;   // (value_heads): A_log
   VectorId decay_bias;  // (value_heads): dt_bias
   Norm norm;            // over a value head, before the gate
-  DeltaGate gate = DeltaGate::kSilu;
+  GateKind gate = GateKind::kSilu;
 };
 
 // Scores are the softmax over all experts. Chosen are the k largest, ties to the lower index.
@@ -109,7 +107,8 @@ struct RouterSpec {
   VectorId expert_scale = {};  // (experts) multiplies a chosen expert's weight, after renormalization; index -1: none
 };
 
-// An expert that every token uses, added after the routed ones.
+// An expert that every token uses, added after the routed ones. Between its products it stands in kGate and kUp, its
+// output in kBlock.
 struct SharedExpert {
   MatrixId gate, up, down;  // index -1: there is none
   MatrixId token_gate;      // (1, hidden): its sigmoid multiplies the output; index -1: 1

@@ -81,6 +81,7 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   }
   const auto sequences = static_cast<size_t>(config.max_batch);
   lengths.assign(sequences, -1);
+  reached.assign(sequences, 0);
   stepped_in.assign(sequences, 0);
   MoeSites recorder(geometry().moe_layers.size());
   model.family->forward(recorder, *model.weights, StepBatch{});
@@ -105,6 +106,7 @@ int Engine::open_sequence() {
   if (closed == state_->lengths.end()) return -1;
   *closed = 0;
   const auto sequence = static_cast<int>(closed - state_->lengths.begin());
+  state_->reached[static_cast<size_t>(sequence)] = 0;
   state_->hooks.restart(sequence);
   return sequence;
 }
@@ -156,7 +158,9 @@ std::span<const float> Engine::step(std::span<const TokenRun> runs) {
   s.backend->step(s.tokens, batch);
   s.hooks.finish_step(s.tokens);
   for (const TokenRun& run : runs) {
-    s.lengths[static_cast<size_t>(run.sequence)] += static_cast<int64_t>(run.ids.size());
+    const auto sequence = static_cast<size_t>(run.sequence);
+    s.lengths[sequence] += static_cast<int64_t>(run.ids.size());
+    s.reached[sequence] = std::max(s.reached[sequence], s.lengths[sequence]);
   }
   s.last_logits_rows = batch.logits_rows;
   if (batch.decode) {

@@ -50,7 +50,12 @@ class Engine {
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
   // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
+  // Nor is a recurrent state, which has no positions: with one, what follows is for timing. REQUIRES
+  // can_rewind(sequence, length).
   void rewind_sequence(int sequence, int64_t length);
+  // Whether a sequence that forgets its end still has all that its next token sees: always, but for a model whose
+  // caches of windows have forgotten. There it may be emptied, or forget the last kRewindPositions of the most it held.
+  bool can_rewind(int sequence, int64_t length) const;
   // Makes `sequence` as if it had been fed what `from` fed to its own: the same bits, since numerics do not depend on
   // strategy, threads or slots. Serve numerics, the same model and from's length at most max_context: FT_CHECKed.
   void copy_sequence(int sequence, const Engine& from, int from_sequence);
@@ -98,8 +103,9 @@ class Engine {
   void run_moe_layers(std::span<const LayerPlan> plans, int tokens);
   // A decode step for `tokens` sequences at `context` positions with every expert a hit of slot contents as they are
   // (no table, no misses): for `dense`. KV content is whatever is there, position context - 1 is overwritten; lengths
-  // are not changed. A routing that set_routing forced goes on by one token with every call, so that no step repeats
-  // the experts of the one before. REQUIRES 1 <= tokens <= max_batch, 1 <= context <= max_context.
+  // are not changed; of a layer whose window is a ring, an earlier position goes. A routing that set_routing forced
+  // goes on by one token with every call, so that no step repeats the experts of the one before. REQUIRES 1 <= tokens
+  // <= max_batch, 1 <= context <= max_context.
   void run_dense_step(int tokens, int64_t context);
 
   EngineCounters counters() const;

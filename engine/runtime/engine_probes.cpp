@@ -1,4 +1,5 @@
 // Cache content, and the parts of a step that probes time.
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -83,9 +84,18 @@ void Engine::run_dense_step(int tokens, int64_t context) {
   for (int i = 0; i < tokens; ++i) s.hooks.advance(i, 1);
 }
 
-void Engine::rewind_sequence(int sequence, int64_t length) {
+bool Engine::can_rewind(int sequence, int64_t length) const {
   const int64_t now = sequence_length(sequence);
   FT_CHECK(length >= 0 && length <= now);
+  const std::vector<KvLayer>& kv = state_->geometry().kv;
+  const bool forgets = std::any_of(kv.begin(), kv.end(), [](const KvLayer& layer) { return layer.window > 0; });
+  return !forgets || length == 0 || state_->reached[static_cast<size_t>(sequence)] - length <= kRewindPositions;
+}
+
+void Engine::rewind_sequence(int sequence, int64_t length) {
+  const int64_t now = sequence_length(sequence);
+  FT_CHECK(can_rewind(sequence, length));
+  if (length == 0) state_->reached[static_cast<size_t>(sequence)] = 0;
   state_->hooks.advance(sequence, now - length);
   state_->lengths[static_cast<size_t>(sequence)] = length;
 }
@@ -99,6 +109,7 @@ void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) 
   s.serve->copy_sequence(sequence, *from.state_->serve, from_sequence, length);
   s.hooks.continue_from(sequence, from.state_->hooks, from_sequence);
   s.lengths[static_cast<size_t>(sequence)] = length;
+  s.reached[static_cast<size_t>(sequence)] = from.state_->reached[static_cast<size_t>(from_sequence)];
 }
 
 }  // namespace ft

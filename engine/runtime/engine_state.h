@@ -43,6 +43,7 @@ struct Engine::State {
   StepBackend* backend = nullptr;
 
   std::vector<int64_t> lengths;      // per sequence; -1: closed
+  std::vector<int64_t> reached;      // per sequence: the most tokens since it was empty
   std::vector<uint64_t> stepped_in;  // per sequence: number of the step it was last in
   uint64_t step_number = 0;
   int64_t last_logits_rows = 0;

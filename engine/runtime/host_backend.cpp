@@ -2,16 +2,11 @@
 
 #include <algorithm>
 
-#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/host/flush_denormals.h"
 
 namespace ft {
 namespace {
-
-// Below this many floats a row operation runs on the calling thread: starting the pool costs a few microseconds, the
-// time in which one core walks about this much.
-constexpr int64_t kInlineFloats = 16384;
 
 // Widest input of any product: the rows of packed_ hold it.
 int64_t widest_input(const Family& family, const ModelWeights& weights) {
@@ -22,7 +17,7 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
 
 KvShape kv_shape(const BackendParts& parts) {
   const ModelGeometry& geometry = parts.family.geometry();
-  return {geometry.kv, parts.sequences, parts.max_context};
+  return {geometry.kv, parts.sequences, parts.max_context, parts.max_tokens};
 }
 
 }  // namespace
@@ -36,6 +31,7 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       packed_(parts.max_tokens, activation_words(widest_input(parts.family, parts.weights))),
       normed_(parts.max_tokens, parts.family.geometry().hidden),
       product_(parts.max_tokens, parts.family.geometry().hidden),
+      ones_(static_cast<size_t>(parts.family.geometry().max_head_dim()), 1.0f),
       head_input_(parts.logits_rows, parts.family.geometry().hidden),
       logits_(parts.logits_rows, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
@@ -46,7 +42,9 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       look_ahead_(moe.look_ahead),
       predicted_ids_(static_cast<size_t>(parts.max_tokens * std::max(top_k_, kMaxTracePredictions))),
       predicted_(parts.family.geometry().expert.experts),
+      shared_weights_(static_cast<size_t>(parts.max_tokens)),
       kv_(kv_shape(parts), &parts.pool),
+      states_(parts.family.geometry().state_floats, parts.sequences, &parts.pool),
       marks_(parts.pool.threads()),
       slots_(parts.weights.bank, slots,
              make_slot_policy(moe.cache_policy, parts.weights.bank.layers(), slots, max_distinct), moe.max_prefetches,
@@ -101,19 +99,7 @@ void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const HostBackend*>(&from);
   FT_CHECK(other != nullptr);
   kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
-}
-
-// f(begin, end) over rows, on the pool when there is enough to do.
-template <class F>
-void HostBackend::for_rows(int64_t rows, int64_t work_per_row, F&& f) {
-  if (rows * work_per_row <= kInlineFloats) {
-    f(int64_t{0}, rows);
-    return;
-  }
-  parts_.pool.run([&](int worker, int workers) {
-    const Range part = split_range(rows, worker, workers);
-    if (part.begin < part.end) f(part.begin, part.end);
-  });
+  states_.copy_sequence(sequence, other->states_, from_sequence);
 }
 
 void HostBackend::embed(const EmbedSpec& spec) {
@@ -141,6 +127,25 @@ const RowBuffer<float>& HostBackend::normed(Slot from, const Norm& norm) {
                       w.data(), norm.eps});
   });
   return normed_;
+}
+
+void HostBackend::norm(Slot from, const Norm& norm, Slot to) {
+  const RowBuffer<float>&source = buffers_[from], &target = buffers_[to];
+  const std::span<const float> w = parts_.weights[norm.weight];
+  const auto cols = static_cast<int64_t>(w.size());
+  for_rows(tokens_->count(), cols, [&](int64_t begin, int64_t end) {
+    kernels_.rmsnorm({source.row(begin), source.stride(), target.row(begin), target.stride(), end - begin, cols,
+                      w.data(), norm.eps});
+  });
+}
+
+void HostBackend::add(const AddSpec& spec) {
+  const RowBuffer<float>&from = normed(spec.from, spec.norm), &to = buffers_[spec.to];
+  FT_CHECK(from.width() == to.width());
+  const float scale = spec.scale.index < 0 ? 1.0f : parts_.weights[spec.scale].front();
+  for_rows(tokens_->count(), to.width(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) kernels_.add({to.row(row), from.row(row), to.width(), scale});
+  });
 }
 
 void HostBackend::pack(const RowBuffer<float>& from, int64_t rows, int64_t cols) {
@@ -212,73 +217,6 @@ void HostBackend::products(const RowBuffer<float>& from, std::initializer_list<L
   });
 }
 
-// Unit < heads: a query head, normed, rotated and rounded to bf16. Otherwise a key head with its value: normed,
-// rotated, appended.
-void HostBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
-  const auto index = static_cast<size_t>(token);
-  const int64_t position = tokens_->position[index];
-  const bool query = unit < spec.heads;
-  const int64_t head = query ? unit : unit - spec.heads;
-  float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
-  const VectorId norm = query ? spec.q_norm : spec.k_norm;
-  HeadNormRopeArgs args;
-  args.x = x;
-  args.heads = 1;
-  args.head_dim = spec.head_dim;
-  args.w = norm.index >= 0 ? parts_.weights[norm].data() : nullptr;
-  args.eps = spec.norm_eps;
-  const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
-  args.cos = rope.cos.data() + position * rope.half;
-  args.sin = rope.sin.data() + position * rope.half;
-  args.rotary_half = rope.half;
-  kernels_.head_norm_rope(args);
-  if (query) {
-    for (int64_t i = 0; i < spec.head_dim; ++i) x[i] = round_to_bf16(x[i]);
-    return;
-  }
-  const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
-  kv_.append(spec.kv_layer, tokens_->sequence[index], position, head, x, value);
-}
-
-// Query heads [first, last) of one token, all of one key/value head: they share one walk over the cache.
-void HostBackend::attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last) {
-  const auto index = static_cast<size_t>(token);
-  const int64_t kv_head = first / (spec.heads / spec.kv_heads);
-  const int sequence = tokens_->sequence[index];
-  AttentionArgs args;
-  args.q = buffers_[Slot::kQuery].row(token) + first * spec.head_dim;
-  args.k = kv_.keys(spec.kv_layer, sequence, kv_head);
-  args.v = kv_.values(spec.kv_layer, sequence, kv_head);
-  args.kv_stride = kv_.stride(spec.kv_layer);
-  args.length = tokens_->position[index] + 1;
-  args.begin = spec.window > 0 ? std::max<int64_t>(0, args.length - spec.window) : 0;
-  args.head_dim = spec.head_dim;
-  args.scale = spec.scale;
-  args.out = buffers_[Slot::kAttention].row(token) + first * spec.head_dim;
-  args.heads = last - first;
-  kernels_.attention(args);
-}
-
-void HostBackend::attention(const AttentionSpec& spec) {
-  const double begin = now_seconds();
-  const int64_t rows = tokens_->count();
-  const int64_t units = spec.heads + spec.kv_heads;
-  const int64_t group = spec.heads / spec.kv_heads;
-  parts_.pool.run([&](int worker, int workers) {
-    const Range prepared = split_range(rows * units, worker, workers);
-    for (int64_t task = prepared.begin; task < prepared.end; ++task) prepare_head(spec, task / units, task % units);
-    parts_.pool.barrier();  // a token sees the keys of the tokens before it in the same step
-    const Range attended = split_range(rows * spec.heads, worker, workers);
-    for (int64_t task = attended.begin; task < attended.end;) {
-      const int64_t first = task % spec.heads;
-      const int64_t last = std::min((first / group + 1) * group, first + attended.end - task);
-      attend(spec, task / spec.heads, first, last);
-      task += last - first;
-    }
-  });
-  if (placement_ == MoePlacement::kDecode) attention_seconds_ += now_seconds() - begin;
-}
-
 void HostBackend::glu(const GluSpec& spec) {
   const RowBuffer<float>&g = buffers_[spec.gate], &u = buffers_[spec.up], &y = buffers_[spec.to];
   for_rows(tokens_->count(), spec.width, [&](int64_t begin, int64_t end) {
@@ -296,61 +234,6 @@ void HostBackend::add_product(Slot into) {
   });
 }
 
-// Best experts of the packed rows by a router.
-void HostBackend::route(const RouterSpec& router, int32_t* ids, float* weights) {
-  const int64_t rows = tokens_->count();
-  const PackedMatrix& matrix = parts_.weights[router.weight];
-  multiply_split(matrix, rows, router_logits_);
-  for_rows(rows, matrix.layout.rows * top_k_, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      kernels_.router_top_k({router_logits_.row(row), matrix.layout.rows, top_k_, router.renormalize,
-                             router_scratch_.row(row), ids + row * top_k_, weights + row * top_k_});
-    }
-  });
-}
-
-// What the next layer is expected to use, from the rows that this one is given.
-std::span<const int> HostBackend::predict_next(const MoeSpec& spec) {
-  // A probe's given plans too: the router takes its time there, and what it predicts is not copied.
-  const bool decodes = placement_ == MoePlacement::kDecode || placement_ == MoePlacement::kGiven;
-  if (look_ahead_ == LookAhead::kOff || !decodes || spec.next_router.weight.index < 0) return {};
-  const int64_t rows = tokens_->count();
-  int count = top_k_;
-  if (parts_.hooks.forced()) {
-    count = parts_.hooks.predictions();
-    parts_.hooks.predict(*tokens_, spec.moe_layer + 1, predicted_ids_.data(), count);
-  } else {
-    route(spec.next_router, predicted_ids_.data(), weights_.data());
-  }
-  parts_.hooks.record_predictions(*tokens_, spec.moe_layer + 1, count, predicted_ids_.data());
-  return predicted_.merge(
-      rows, count, [&](int64_t token, int rank) { return predicted_ids_[static_cast<size_t>(token * count + rank)]; });
-}
-
-void HostBackend::moe(const MoeSpec& spec) {
-  const int64_t rows = tokens_->count();
-  pack(normed(spec.from, spec.norm), rows, parts_.weights[spec.router.weight].layout.cols);
-  const std::span<const int> predicted = predict_next(spec);  // first: both routers write weights_
-  route(spec.router, ids_.data(), weights_.data());
-  if (placement_ == MoePlacement::kGiven) {
-    deal_plan_ids(*given_, rows, top_k_, ids_.data());
-  } else {
-    parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
-  }
-  MoeCall call;
-  call.layer = spec.moe_layer;
-  call.tokens = rows;
-  call.x = const_cast<const uint32_t* const*>(packed_.rows());
-  call.ids = ids_.data();
-  call.weights = weights_.data();
-  call.out = product_.rows();
-  call.placement = placement_;
-  call.given = given_;
-  call.predicted = predicted;
-  moe_layer_.run(call);
-  add_product(spec.to);
-}
-
 void HostBackend::logits(const LogitsSpec& spec) {
   const std::span<const float> w = parts_.weights[spec.norm.weight];
   const auto cols = static_cast<int64_t>(w.size());
@@ -365,6 +248,10 @@ void HostBackend::logits(const LogitsSpec& spec) {
   });
   pack(head_input_, rows, cols);
   multiply_split(parts_.weights[spec.head], rows, logits_);
+  if (spec.softcap == 0) return;
+  for_rows(rows * logits_.width(), 1, [&](int64_t begin, int64_t end) {  // rows without a gap: one line of logits
+    kernels_.softcap({logits_.row(0) + begin, end - begin, spec.softcap});
+  });
 }
 
 void HostBackend::add_counters(EngineCounters& counters) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/experts/predicted_experts.h"
@@ -13,6 +14,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/kv_cache.h"
 #include "engine/runtime/moe_layer.h"
+#include "engine/runtime/state_cache.h"
 #include "engine/runtime/worker_marks.h"
 #include "kernels/registry.h"
 
@@ -40,17 +42,34 @@ class HostBackend final : public ServeBackend {
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
+  void delta_net(const DeltaNetSpec& spec) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
   void describe(EngagedRecord& record) const override;
 
  private:
+  // Below this many floats a row operation runs on the calling thread: starting the pool costs a few microseconds, the
+  // time in which one core walks about this much.
+  static constexpr int64_t kInlineFloats = 16384;
+
+  // f(begin, end) over rows, on the pool when there is enough to do.
   template <class F>
-  void for_rows(int64_t rows, int64_t work_per_row, F&& f);
+  void for_rows(int64_t rows, int64_t work_per_row, F&& f) {
+    if (rows * work_per_row <= kInlineFloats) {
+      f(int64_t{0}, rows);
+      return;
+    }
+    parts_.pool.run([&](int worker, int workers) {
+      const Range part = split_range(rows, worker, workers);
+      if (part.begin < part.end) f(part.begin, part.end);
+    });
+  }
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
   void add_product(Slot into);
   void products(const RowBuffer<float>& from, std::initializer_list<Linear> outputs, const RowBuffer<float>* instead);
@@ -59,8 +78,14 @@ class HostBackend final : public ServeBackend {
   void multiply_split(const PackedMatrix& matrix, int64_t rows, const RowBuffer<float>& to);
   void route(const RouterSpec& router, int32_t* ids, float* weights);
   std::span<const int> predict_next(const MoeSpec& spec);
+  const RowBuffer<float>& pack_rows(const MoeSpec& spec, const Norm& norm);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
+  void convolve_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
+  void apply_delta_rule(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head, int64_t column);
+  void finish_delta_head(const DeltaNetSpec& spec, int64_t token, int64_t head);
+  void run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x);
 
   BackendParts parts_;
   const KernelTable& kernels_;
@@ -68,6 +93,8 @@ class HostBackend final : public ServeBackend {
   ActivationBuffers buffers_;
   RowBuffer<uint32_t> packed_;         // (max_tokens) activations of the product at hand
   RowBuffer<float> normed_, product_;  // (max_tokens, hidden)
+  std::optional<int> packed_by_;       // the norm of a MoE layer's rows in packed_
+  std::vector<float> ones_;            // (max_head_dim) the weight of norms that have none
   RowBuffer<float> head_input_, logits_;
   RowBuffer<float> router_logits_, router_scratch_;
   int top_k_ = 0;
@@ -76,7 +103,9 @@ class HostBackend final : public ServeBackend {
   LookAhead look_ahead_ = LookAhead::kOff;
   std::vector<int32_t> predicted_ids_;  // (max_tokens, predictions) for the next layer
   PredictedExperts predicted_;
+  std::vector<float> shared_weights_;  // (max_tokens)
   KvCache<bf16> kv_;
+  StateCache states_;
   WorkerMarks marks_;
   ExpertSlots slots_;
   bool slots_dirty_ = false;  // filled behind the table's back

@@ -26,14 +26,16 @@ KvCache<Element>::KvCache(const KvShape& shape, WorkerPool* pool) : shape_(shape
   int64_t elements = 0;
   for (const KvLayer& layer : shape.layers) {
     begins_.push_back(elements);
-    elements += layer.elements() * shape.sequences * shape.positions;
+    rows_.push_back(kv_positions(layer, shape.positions, shape.step_tokens));
+    elements += layer.elements() * shape.sequences * rows_.back();
   }
   memory_ = HostBuffer(elements * static_cast<int64_t>(sizeof(Element)), pool);
 }
 
 template <class Element>
 int64_t KvCache<Element>::offset(int kv_layer, int sequence) const {
-  return begins_[static_cast<size_t>(kv_layer)] + sequence * shape_.positions * stride(kv_layer);
+  const auto index = static_cast<size_t>(kv_layer);
+  return begins_[index] + sequence * rows_[index] * stride(kv_layer);
 }
 
 template <class Element>
@@ -50,7 +52,8 @@ template <class Element>
 void KvCache<Element>::append(int kv_layer, int sequence, int64_t position, int64_t kv_head, const float* key,
                               const float* value) {
   const KvLayer& shape = layer(kv_layer);
-  Element* row = memory_.as<Element>() + offset(kv_layer, sequence) + position * stride(kv_layer);
+  const int64_t at = position % rows_[static_cast<size_t>(kv_layer)];
+  Element* row = memory_.as<Element>() + offset(kv_layer, sequence) + at * stride(kv_layer);
   store(key, row + kv_head * shape.head_dim, shape.head_dim);
   store(value, row + (shape.kv_heads + kv_head) * shape.head_dim, shape.head_dim);
 }
@@ -61,8 +64,15 @@ void KvCache<Element>::copy_sequence(int sequence, const KvCache& from, int from
   FT_CHECK(sequence >= 0 && sequence < shape_.sequences && length <= shape_.positions);
   FT_CHECK(from_sequence >= 0 && from_sequence < from.shape_.sequences && length <= from.shape_.positions);
   for (int index = 0; index < static_cast<int>(shape_.layers.size()); ++index) {
-    std::copy_n(from.memory_.template as<Element>() + from.offset(index, from_sequence), length * stride(index),
-                memory_.as<Element>() + offset(index, sequence));
+    const int64_t rows = rows_[static_cast<size_t>(index)], from_rows = from.rows_[static_cast<size_t>(index)];
+    const Element* source = from.memory_.template as<Element>() + from.offset(index, from_sequence);
+    Element* target = memory_.as<Element>() + offset(index, sequence);
+    for (int64_t p = std::max<int64_t>(0, length - std::min(rows, from_rows)); p < length;) {
+      const int64_t at = p % rows, from_at = p % from_rows;  // up to the end of either ring
+      const int64_t count = std::min({length - p, rows - at, from_rows - from_at});
+      std::copy_n(source + from_at * stride(index), count * stride(index), target + at * stride(index));
+      p += count;
+    }
   }
 }
 

@@ -38,8 +38,8 @@ void MoeLayer::change_split(const SplitTable& fetch_of_misses, int64_t promote_b
   options_.promote_bytes_per_layer = promote_bytes_per_layer;
 }
 
-void MoeLayer::run(const MoeCall& call) {
-  const double waited = slots_.link().counters().wait_seconds;
+void MoeLayer::start(const MoeCall& call) {
+  waited_ = slots_.link().counters().wait_seconds;
   call_ = call;
   layout_ = &slots_.bank().layout(call.layer);
   pairs_.group(call.ids, call.tokens);
@@ -68,10 +68,13 @@ void MoeLayer::run(const MoeCall& call) {
       break;
   }
   stage_ahead(0);
+}
+
+void MoeLayer::finish() {
   group_ = next_group(0);
   pool_.run([this](int worker, int workers) { compute(worker, workers); });
-  if (call.placement == MoePlacement::kDecode) {
-    decode_link_wait_seconds_ += slots_.link().counters().wait_seconds - waited;
+  if (call_.placement == MoePlacement::kDecode) {
+    decode_link_wait_seconds_ += slots_.link().counters().wait_seconds - waited_;
   }
 }
 
@@ -193,17 +196,26 @@ void MoeLayer::compute(int worker, int workers) {
 void MoeLayer::merge(int worker, int workers) const {
   const int64_t chunks = (layout_->hidden + kMergeColumns - 1) / kMergeColumns;
   const Range part = split_range(call_.tokens * chunks, worker, workers);
-  std::array<const float*, kMaxTopK> y{};
+  std::array<const float*, kMaxTopK + 1> y{};
+  std::array<float, kMaxTopK + 1> weights{};
   for (int64_t task = part.begin; task < part.end; ++task) {
     const int64_t token = task / chunks, column = task % chunks * kMergeColumns;
     const int64_t first = token * options_.top_k;
-    MergeArgs args;
-    while (args.slots < options_.top_k && call_.ids[first + args.slots] >= 0) {
-      y[static_cast<size_t>(args.slots)] = y_of_token_[static_cast<size_t>(first + args.slots)] + column;
-      ++args.slots;
+    size_t count = 0;
+    for (; count < static_cast<size_t>(options_.top_k); ++count) {
+      const auto pair = static_cast<size_t>(first) + count;
+      if (call_.ids[pair] < 0) break;
+      y[count] = y_of_token_[pair] + column;
+      weights[count] = call_.weights[pair];
     }
+    if (call_.shared != nullptr) {
+      y[count] = call_.shared[token] + column;
+      weights[count++] = call_.shared_weights[token];
+    }
+    MergeArgs args;
     args.y = y.data();
-    args.weight = call_.weights + first;
+    args.weight = weights.data();
+    args.slots = static_cast<int64_t>(count);
     args.cols = std::min(kMergeColumns, layout_->hidden - column);
     args.out = call_.out[token] + column;
     kernels_.merge(args);

@@ -43,7 +43,10 @@ struct MoeCall {
   const uint32_t* const* x = nullptr;  // (tokens) packed activations of `hidden`
   const int32_t* ids = nullptr;        // (tokens, top_k); -1, trailing only: no expert
   const float* weights = nullptr;      // (tokens, top_k)
-  float* const* out = nullptr;         // (tokens) rows of hidden
+  // Null, or an expert's output for every token and its weights: merged after the routed ones.
+  float* const* shared = nullptr;         // (tokens) rows of hidden
+  const float* shared_weights = nullptr;  // (tokens)
+  float* const* out = nullptr;            // (tokens) rows of hidden
   MoePlacement placement = MoePlacement::kDecode;
   const LayerPlan* given = nullptr;  // kGiven
   std::span<const int> predicted;    // kDecode: distinct experts that the next layer is expected to use, best first
@@ -64,7 +67,10 @@ class MoeLayer {
  public:
   MoeLayer(const MoeLayerOptions& options, const KernelTable& kernels, ExpertSlots& slots, WorkerPool& pool,
            WorkerMarks& marks);
-  void run(const MoeCall& call);
+  // The layer in two halves, so that something can be computed while the link copies: start places the experts and
+  // enqueues copies, finish computes and merges. What `call` points to must be there in finish; ids already in start.
+  void start(const MoeCall& call);
+  void finish();
   // What misses do from the next decode step on; room for every split was made. Prefill's placement stays.
   void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer);
 
@@ -113,6 +119,7 @@ class MoeLayer {
   size_t ready_count_ = 0;
   size_t first_staged_ = 0;  // items from here on come through the staging buffers
   size_t staged_ = 0;        // of them, how many copies were enqueued
+  double waited_ = 0;        // for the link, before this layer
   Group group_;              // written by worker 0 between barriers
 
   ExpertWork work_;                       // rows in order of experts

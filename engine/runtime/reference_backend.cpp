@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
+#include "engine/runtime/reference_math.h"
 #include "kernels/base/error.h"
 
 namespace ft {
+
+using namespace reference_math;
+
 namespace {
 
 int64_t widest_input(const BackendParts& parts) {
@@ -14,53 +17,6 @@ int64_t widest_input(const BackendParts& parts) {
   int64_t cols = std::max(expert.hidden, expert.intermediate);
   for (const PackedMatrix& matrix : parts.weights.matrices) cols = std::max(cols, matrix.layout.cols);
   return cols;
-}
-
-// Eight sums, so that the compiler may use vectors without reordering what is written here.
-double dot(const float* a, const float* b, int64_t count) {
-  double sum[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    for (int64_t lane = 0; lane < 8; ++lane) {
-      sum[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
-    }
-  }
-  for (; i < count; ++i) sum[0] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
-}
-
-void rmsnorm_row(const float* x, const float* w, float eps, int64_t cols, float* y) {
-  const double scale = 1.0 / std::sqrt(dot(x, x, cols) / static_cast<double>(cols) + static_cast<double>(eps));
-  for (int64_t i = 0; i < cols; ++i) y[i] = static_cast<float>(x[i] * scale * (w != nullptr ? w[i] : 1.0f));
-}
-
-// kernels/ops/glu.h with std::exp.
-float glu_value(const Glu& how, float g, float u) {
-  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
-    g = std::min(g, how.limit);
-    u = std::clamp(u, -how.limit, how.limit);
-  }
-  float s = g;
-  if (how.kind == GluKind::kGeluTanh) s = kGeluTwiceScale * (g + kGeluCubic * g * g * g);
-  if (how.kind == GluKind::kOss) {
-    s = kOssAlpha * g;
-    u += 1.0f;
-  }
-  return g / (1.0f + std::exp(-s)) * u;
-}
-
-void decode(const PackedMatrix& matrix, int64_t row, float* out) {
-  format_info(matrix.layout.format).decode_row(matrix.layout, matrix.data, row, out);
-  for (int64_t i = 0; i < matrix.layout.cols; ++i) out[i] *= matrix.global;
-}
-
-// Calls f(index) for this worker's part of [0, count).
-template <class F>
-void split(WorkerPool& pool, int64_t count, F&& f) {
-  pool.run([&](int worker, int workers) {
-    const Range part = split_range(count, worker, workers);
-    for (int64_t i = part.begin; i < part.end; ++i) f(i, worker);
-  });
 }
 
 }  // namespace
@@ -76,7 +32,8 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
       decoded_(parts.pool.threads() * 2, widest_input(parts)),
       scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
-      kv_({parts.family.geometry().kv, parts.sequences, parts.max_context}),
+      kv_({parts.family.geometry().kv, parts.sequences, parts.max_context, parts.max_tokens}),
+      states_(parts.family.geometry().state_floats, parts.sequences),
       top_k_(parts.family.geometry().expert.top_k),
       pairs_(parts.family.geometry().expert.experts, top_k_, parts.max_tokens),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
@@ -103,6 +60,22 @@ const RowBuffer<float>& ReferenceBackend::normed(Slot from, const Norm& norm) {
     rmsnorm_row(buffers_[from].row(token), w.data(), norm.eps, cols, normed_.row(token));
   }
   return normed_;
+}
+
+void ReferenceBackend::norm(Slot from, const Norm& norm, Slot to) {
+  const std::span<const float> w = parts_.weights[norm.weight];
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    rmsnorm_row(buffers_[from].row(token), w.data(), norm.eps, static_cast<int64_t>(w.size()), buffers_[to].row(token));
+  }
+}
+
+void ReferenceBackend::add(const AddSpec& spec) {
+  const RowBuffer<float>&from = normed(spec.from, spec.norm), &to = buffers_[spec.to];
+  FT_CHECK(from.width() == to.width());
+  const float scale = spec.scale.index < 0 ? 1.0f : parts_.weights[spec.scale].front();
+  for (int64_t token = 0; token < tokens_->count(); ++token) {
+    for (int64_t i = 0; i < to.width(); ++i) to.row(token)[i] = (to.row(token)[i] + from.row(token)[i]) * scale;
+  }
 }
 
 void ReferenceBackend::add_product(Slot into) {
@@ -137,136 +110,11 @@ void ReferenceBackend::linear_add(Slot from, const Linear& output) {
   add_product(output.to);
 }
 
-void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit) {
-  const auto index = static_cast<size_t>(token);
-  const bool query = unit < spec.heads;
-  const int64_t head = query ? unit : unit - spec.heads;
-  float* x = buffers_[query ? Slot::kQuery : Slot::kKey].row(token) + head * spec.head_dim;
-  const VectorId norm = query ? spec.q_norm : spec.k_norm;
-  if (norm.index >= 0) rmsnorm_row(x, parts_.weights[norm].data(), spec.norm_eps, spec.head_dim, x);
-  const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
-  const float* cos = rope.cos.data() + tokens_->position[index] * rope.half;
-  const float* sin = rope.sin.data() + tokens_->position[index] * rope.half;
-  for (int64_t j = 0; j < rope.half; ++j) {
-    const float a = x[j], b = x[j + rope.half];
-    x[j] = a * cos[j] - b * sin[j];
-    x[j + rope.half] = b * cos[j] + a * sin[j];
-  }
-  if (query) return;
-  const float* value = buffers_[Slot::kValue].row(token) + head * spec.head_dim;
-  kv_.append(spec.kv_layer, tokens_->sequence[index], tokens_->position[index], head, x, value);
-}
-
-void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores) {
-  const auto index = static_cast<size_t>(token);
-  const int64_t kv_head = head / (spec.heads / spec.kv_heads);
-  const float* q = buffers_[Slot::kQuery].row(token) + head * spec.head_dim;
-  const float* keys = kv_.keys(spec.kv_layer, tokens_->sequence[index], kv_head);
-  const float* values = kv_.values(spec.kv_layer, tokens_->sequence[index], kv_head);
-  const int64_t stride = kv_.stride(spec.kv_layer);
-  const int64_t length = tokens_->position[index] + 1;
-  const int64_t begin = spec.window > 0 ? std::max<int64_t>(0, length - spec.window) : 0;
-  double largest = -HUGE_VAL, sum = 0;
-  for (int64_t t = begin; t < length; ++t) {
-    scores[t] = dot(q, keys + t * stride, spec.head_dim) * static_cast<double>(spec.scale);
-    largest = std::max(largest, scores[t]);
-  }
-  for (int64_t t = begin; t < length; ++t) sum += scores[t] = std::exp(scores[t] - largest);
-  double* mixed = scores + parts_.max_context;  // (head_dim)
-  std::fill_n(mixed, spec.head_dim, 0.0);
-  for (int64_t t = begin; t < length; ++t) {
-    const float* value = values + t * stride;
-    for (int64_t d = 0; d < spec.head_dim; ++d) mixed[d] += scores[t] * static_cast<double>(value[d]);
-  }
-  float* out = buffers_[Slot::kAttention].row(token) + head * spec.head_dim;
-  for (int64_t d = 0; d < spec.head_dim; ++d) out[d] = static_cast<float>(mixed[d] / sum);
-}
-
-void ReferenceBackend::attention(const AttentionSpec& spec) {
-  const int64_t units = spec.heads + spec.kv_heads;
-  split(parts_.pool, tokens_->count() * units,
-        [&](int64_t task, int) { prepare_head(spec, task / units, task % units); });
-  split(parts_.pool, tokens_->count() * spec.heads,
-        [&](int64_t task, int worker) { attend(spec, task / spec.heads, task % spec.heads, scores_.row(worker)); });
-}
-
 void ReferenceBackend::glu(const GluSpec& spec) {
   const RowBuffer<float>&g = buffers_[spec.gate], &u = buffers_[spec.up], &y = buffers_[spec.to];
   for (int64_t token = 0; token < tokens_->count(); ++token) {
     for (int64_t i = 0; i < spec.width; ++i) y.row(token)[i] = glu_value(spec.glu, g.row(token)[i], u.row(token)[i]);
   }
-}
-
-// Softmax over all experts, the top_k largest, ties to the lower index.
-void ReferenceBackend::route(const RouterSpec& router, int64_t token) {
-  float* p = router_logits_.row(token);
-  const int64_t experts = parts_.weights[router.weight].layout.rows;
-  const float largest = *std::max_element(p, p + experts);
-  double sum = 0;
-  for (int64_t i = 0; i < experts; ++i) sum += p[i] = std::exp(p[i] - largest);
-  int32_t* ids = ids_.data() + token * top_k_;
-  float* weights = weights_.data() + token * top_k_;
-  double chosen = 0;
-  for (int slot = 0; slot < top_k_; ++slot) {
-    const float* best = std::max_element(p, p + experts);
-    ids[slot] = static_cast<int32_t>(best - p);
-    weights[slot] = static_cast<float>(*best / sum);
-    chosen += static_cast<double>(weights[slot]);
-    p[ids[slot]] = -1.0f;  // below every probability
-  }
-  if (!router.renormalize) return;
-  for (int slot = 0; slot < top_k_; ++slot) weights[slot] = static_cast<float>(weights[slot] / chosen);
-}
-
-void ReferenceBackend::gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x,
-                                   int worker) {
-  const std::byte* blob = parts_.weights.bank.blob(moe_index_, expert);
-  float *gate = decoded(worker, 0), *up = decoded(worker, 1);
-  decode(expert_gate(layout, blob), row, gate);
-  decode(expert_up(layout, blob), row, up);
-  for (const int64_t pair : pairs_.of(expert)) {
-    const float* input = x.row(pair / top_k_);
-    const auto g = static_cast<float>(dot(gate, input, layout.hidden));
-    activated_.row(pair)[row] = glu_value(layout.glu, g, static_cast<float>(dot(up, input, layout.hidden)));
-  }
-}
-
-void ReferenceBackend::down_row(const ExpertLayout& layout, int expert, int64_t row, int worker) {
-  float* w = decoded(worker, 0);
-  decode(expert_down(layout, parts_.weights.bank.blob(moe_index_, expert)), row, w);
-  for (const int64_t pair : pairs_.of(expert)) {
-    outputs_.row(pair)[row] = static_cast<float>(dot(w, activated_.row(pair), layout.intermediate));
-  }
-}
-
-void ReferenceBackend::moe(const MoeSpec& spec) {
-  const RowBuffer<float>& x = normed(spec.from, spec.norm);
-  moe_index_ = spec.moe_layer;
-  multiply(parts_.weights[spec.router.weight], x, tokens_->count(), router_logits_);
-  for (int64_t token = 0; token < tokens_->count(); ++token) route(spec.router, token);
-  parts_.hooks.apply(*tokens_, spec.moe_layer, ids_.data());
-  pairs_.group(ids_.data(), tokens_->count());
-  const ExpertLayout& layout = parts_.weights.bank.layout(moe_index_);
-  const std::span<const int> distinct = pairs_.distinct();
-  const auto experts = static_cast<int64_t>(distinct.size());
-  split(parts_.pool, experts * layout.intermediate, [&](int64_t task, int worker) {
-    gate_up_row(layout, distinct[static_cast<size_t>(task / layout.intermediate)], task % layout.intermediate, x,
-                worker);
-  });
-  split(parts_.pool, experts * layout.hidden, [&](int64_t task, int worker) {
-    down_row(layout, distinct[static_cast<size_t>(task / layout.hidden)], task % layout.hidden, worker);
-  });
-  for (int64_t token = 0; token < tokens_->count(); ++token) {
-    float* out = product_.row(token);
-    for (int64_t i = 0; i < layout.hidden; ++i) {
-      double sum = 0;
-      for (int64_t pair = token * top_k_; pair < (token + 1) * top_k_; ++pair) {
-        sum += static_cast<double>(weights_[static_cast<size_t>(pair)]) * static_cast<double>(outputs_.row(pair)[i]);
-      }
-      out[i] = static_cast<float>(sum);
-    }
-  }
-  add_product(spec.to);
 }
 
 void ReferenceBackend::logits(const LogitsSpec& spec) {
@@ -277,6 +125,9 @@ void ReferenceBackend::logits(const LogitsSpec& spec) {
                 static_cast<int64_t>(w.size()), head_input_.row(row));
   }
   multiply(parts_.weights[spec.head], head_input_, rows, logits_);
+  if (spec.softcap == 0) return;
+  const std::span<float> all(logits_.row(0), static_cast<size_t>(rows * logits_.width()));  // rows without a gap
+  for (float& x : all) x = spec.softcap * std::tanh(x / spec.softcap);
 }
 
 }  // namespace ft

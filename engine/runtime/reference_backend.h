@@ -13,6 +13,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/expert_pairs.h"
 #include "engine/runtime/kv_cache.h"
+#include "engine/runtime/state_cache.h"
 
 namespace ft {
 
@@ -30,9 +31,12 @@ class ReferenceBackend final : public StepBackend {
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
+  void delta_net(const DeltaNetSpec& spec) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
  private:
   const RowBuffer<float>& normed(Slot from, const Norm& norm);
@@ -43,7 +47,11 @@ class ReferenceBackend final : public StepBackend {
     return output.bias.index >= 0 ? parts_.weights[output.bias].data() : nullptr;
   }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
+  const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
   void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
+  void convolve(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t channel);
+  void run_delta_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
+  void run_shared_expert(const SharedExpert& shared, const Glu& glu, const RowBuffer<float>& x);
   void route(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
   void down_row(const ExpertLayout& layout, int expert, int64_t row, int worker);
@@ -57,6 +65,7 @@ class ReferenceBackend final : public StepBackend {
   RowBuffer<float> decoded_;  // (threads * 2) rows of the widest matrix
   RowBuffer<double> scores_;  // (threads) scores of max_context positions, then sums of head_dim
   KvCache<float> kv_;
+  StateCache states_;
   int top_k_ = 0;
   ExpertPairs pairs_;
   std::vector<int32_t> ids_;              // (max_tokens, top_k)

@@ -10,6 +10,7 @@ StepTokens::StepTokens(int64_t max_tokens) {
   sequence.reserve(capacity);
   position.reserve(capacity);
   logits_tokens.reserve(capacity);
+  runs.reserve(capacity);
 }
 
 void StepTokens::assign(const StepBatch& batch) {
@@ -18,8 +19,10 @@ void StepTokens::assign(const StepBatch& batch) {
   sequence.clear();
   position.clear();
   logits_tokens.clear();
+  runs.clear();
   decode = batch.decode;
   for (const TokenRun& run : batch.runs) {
+    if (!run.ids.empty()) runs.push_back({run.sequence, count(), static_cast<int64_t>(run.ids.size())});
     for (size_t i = 0; i < run.ids.size(); ++i) {
       const bool last = i + 1 == run.ids.size();
       if (run.logits_for_all || (last && run.last_logits)) logits_tokens.push_back(count());

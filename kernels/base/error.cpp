@@ -11,21 +11,8 @@ namespace {
 constexpr size_t kMaxValueBytes = 300;
 constexpr size_t kMaxSentenceBytes = 4096;
 
-// One line, so that a hostile file name or key cannot forge log lines.
-std::string printable(std::string_view text, size_t max_shown_bytes) {
-  std::string out;
-  for (const char c : text.substr(0, max_shown_bytes)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  if (text.size() > max_shown_bytes) out += "...";
-  return out;
+std::string shortened(std::string_view text, size_t max_shown_bytes) {
+  return printable(text.substr(0, max_shown_bytes)) + (text.size() > max_shown_bytes ? "..." : "");
 }
 
 // A JSON path as a sentence takes it: the root alone, "$" or "FILE: $", is the whole file.
@@ -37,14 +24,37 @@ std::string readable_path(const std::string& path) {
 
 }  // namespace
 
-std::string format_error(const ErrorParts& parts) {
-  std::string text = printable(parts.what, kMaxSentenceBytes);
-  if (!parts.path.empty()) text += ": " + printable(readable_path(parts.path), kMaxValueBytes);
-  if (!parts.value.empty()) {
-    text += std::string(parts.path.empty() ? ":" : " is") + " '" + printable(parts.value, kMaxValueBytes) + "'";
+std::string printable(std::string_view text, std::string_view keep) {
+  std::string out;
+  const auto escape = [&](unsigned char byte) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
+    out += escaped;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((byte < 0x20 || byte == 0x7f) && keep.find(text[i]) == std::string_view::npos) {
+      escape(byte);
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F in UTF-8
+      escape(byte);
+      escape(next);
+      ++i;
+    } else {
+      out += text[i];
+    }
   }
-  if (!parts.allowed.empty()) text += "; allowed: " + printable(parts.allowed, kMaxSentenceBytes);
-  if (!parts.action.empty()) text += "; " + printable(parts.action, kMaxSentenceBytes);
+  return out;
+}
+
+std::string format_error(const ErrorParts& parts) {
+  std::string text = shortened(parts.what, kMaxSentenceBytes);
+  if (!parts.path.empty()) text += ": " + shortened(readable_path(parts.path), kMaxValueBytes);
+  if (!parts.value.empty()) {
+    text += std::string(parts.path.empty() ? ":" : " is") + " '" + shortened(parts.value, kMaxValueBytes) + "'";
+  }
+  if (!parts.allowed.empty()) text += "; allowed: " + shortened(parts.allowed, kMaxSentenceBytes);
+  if (!parts.action.empty()) text += "; " + shortened(parts.action, kMaxSentenceBytes);
   return text;
 }
 

@@ -16,6 +16,7 @@ enum class ErrorKind {
   kRequest,      // one request is wrong (HTTP 400); the server goes on
   kCapacity,     // one request cannot be taken now (HTTP 503) or ever (HTTP 413)
   kInterrupted,  // the user asked to stop: exit code 130
+  kNotWritten,   // the work is done, its report could not be written: exit code 4
 };
 
 struct ErrorParts {
@@ -40,6 +41,10 @@ class Error : public std::runtime_error {
 // "what: PATH is 'VALUE'; allowed: ALLOWED; ACTION", leaving out what is empty. One line, control characters escaped.
 // The root of a JSON file, "$", reads "the whole file".
 std::string format_error(const ErrorParts& parts);
+
+// Control characters as "\x1b", those of Unicode (U+0080 to U+009F) too: text that comes from a
+// file moves no cursor and forges no line of ours. `keep`: characters that stay, "\n" for text of several lines.
+std::string printable(std::string_view text, std::string_view keep = {});
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);
 

@@ -125,7 +125,8 @@ class LimitedBuilder {
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
     const std::string_view text = error.what();
     const size_t tag_end = text.find("] ");  // "[json.exception.parse_error.101] parse error at ..."
-    return refuse(ascii(tag_end == std::string_view::npos ? text : text.substr(tag_end + 2)), "");
+    const std::string problem = ascii(tag_end == std::string_view::npos ? text : text.substr(tag_end + 2));
+    return refuse(problem, problem.starts_with("number overflow") ? "numbers of up to 1.7e308" : "");
   }
 
   const std::string& problem() const { return problem_; }

@@ -26,8 +26,8 @@ constexpr int kKeyTile = 4;  // keys scored together: tree_sum_rows takes four
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 struct SplitRange {
-  int64_t start;    // position of the split, a multiple of kSplit
-  int first, last;  // visible positions, from `start`
+  int64_t start;    // row of the split's first position, a multiple of kSplit
+  int first, last;  // visible positions, from the first one
 };
 
 // What some positions give (a split, or splits joined), for all heads.
@@ -260,6 +260,20 @@ class Waiting {
   int spares_ = kParts - 1;
 };
 
+// a = join(a, sink) of the contract, `out` in the same order of operations although the sink's is zero.
+template <int kHeads>
+static inline void join_sinks(const float* sinks, Part<kHeads>& a, int blocks) {
+  for (int h = 0; h < kHeads; ++h) {
+    const float m = a.m[h] > sinks[h] ? a.m[h] : sinks[h];
+    const F32x16 wa = exp(broadcast(a.m[h] - m));
+    const F32x16 wb = exp(broadcast(sinks[h] - m));
+    store_n(&a.sum[h], fma(broadcast(1.0f), wb, mul(broadcast(a.sum[h]), wa)), 1);
+    for (int i = h * blocks; i < (h + 1) * blocks; ++i) {
+      for (int odd = 0; odd < 2; ++odd) store(a.out[i][odd], fma(zero(), wb, mul(load(a.out[i][odd]), wa)));
+    }
+  }
+}
+
 template <int kHeads>
 static inline void finish_heads(const AttentionArgs& args, float* out, Part<kHeads>& part, int blocks) {
   for (int h = 0; h < kHeads; ++h) {
@@ -275,7 +289,8 @@ static inline void finish_heads(const AttentionArgs& args, float* out, Part<kHea
 }
 
 template <int kHeads>
-FT_KERNEL_BODY void attend(const AttentionArgs& args, const float* q, float* out) {
+FT_KERNEL_BODY void attend(const AttentionArgs& args, int64_t first_head) {
+  const float* q = args.q + first_head * args.head_dim;
   HeadState<kHeads> state;
   start_heads(args, q, state);
   const int blocks = static_cast<int>((args.head_dim + kBlock - 1) / kBlock);
@@ -283,7 +298,7 @@ FT_KERNEL_BODY void attend(const AttentionArgs& args, const float* q, float* out
   for (int64_t split = args.begin / kSplit; split * kSplit < args.length; ++split) {
     const int64_t start = split * kSplit;
     const int64_t first = args.begin - start, last = args.length - start;
-    const SplitRange range{start, static_cast<int>(first > 0 ? first : 0),
+    const SplitRange range{args.ring > 0 ? start % args.ring : start, static_cast<int>(first > 0 ? first : 0),
                            static_cast<int>(last < kSplit ? last : kSplit)};
     Part<kHeads>& part = *waiting.next();
     score_split(args, range, state);
@@ -291,14 +306,16 @@ FT_KERNEL_BODY void attend(const AttentionArgs& args, const float* q, float* out
     mix_split(args, range, state, part);
     waiting.take(split, blocks);
   }
-  finish_heads(args, out, *waiting.finish(blocks), blocks);
+  Part<kHeads>& all = *waiting.finish(blocks);
+  if (args.sinks != nullptr) join_sinks(args.sinks + first_head, all, blocks);
+  finish_heads(args, args.out + first_head * args.head_dim, all, blocks);
 }
 
 // Heads from `h` on in blocks of kHeads, the rest in blocks half as large.
 template <int kHeads>
 static inline void attend_blocks(const AttentionArgs& args, int64_t h) {
   for (; h + kHeads <= args.heads; h += kHeads) {
-    attend<kHeads>(args, args.q + h * args.head_dim, args.out + h * args.head_dim);
+    attend<kHeads>(args, h);
   }
   if constexpr (kHeads > 1) attend_blocks<kHeads / 2>(args, h);
 }

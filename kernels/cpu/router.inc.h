@@ -62,10 +62,13 @@ FT_KERNEL_BODY void router_top_k_body(const RouterTopKArgs& args) {
   softmax(args.logits, args.scratch, args.experts);
   if (args.k == 0) return;
   select_top(args);
-  if (!args.renormalize) return;
-  float total = 0.0f;
-  for (int64_t s = 0; s < args.k; ++s) total += args.weights[s];
-  for (int64_t s = 0; s < args.k; ++s) args.weights[s] /= total;
+  if (args.renormalize) {
+    float total = 0.0f;
+    for (int64_t s = 0; s < args.k; ++s) total += args.weights[s];
+    for (int64_t s = 0; s < args.k; ++s) args.weights[s] /= total;
+  }
+  if (args.expert_scale == nullptr) return;
+  for (int64_t s = 0; s < args.k; ++s) args.weights[s] *= args.expert_scale[args.ids[s]];
 }
 
 void router_top_k(const RouterTopKArgs& args) {

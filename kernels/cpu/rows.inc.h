@@ -2,18 +2,11 @@
 #pragma once
 
 #include "kernels/cpu/flush.inc.h"
+#include "kernels/cpu/for_lanes.inc.h"
 #include "kernels/cpu/glu.inc.h"
 #include "kernels/ops/rows.h"
 
 namespace ft::FT_ISA_NAMESPACE {
-
-// Calls whole(i) for each 16 elements from i on, then part(i, n) for the n < 16 that are left.
-template <typename Whole, typename Part>
-static inline void for_lanes(int64_t count, Whole whole, Part part) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) whole(i);
-  if (i < count) part(i, static_cast<int>(count - i));
-}
 
 static inline void norm_row(const float* x, float* y, const float* w, int64_t cols, float eps) {
   F32x16 squares = zero();
@@ -68,9 +61,36 @@ FT_KERNEL_BODY void glu_body(const GluArgs& args) {
 }
 
 FT_KERNEL_BODY void add_body(const AddArgs& args) {
+  const F32x16 scale = broadcast(args.scale);
+  const auto sum = [&](F32x16 x, F32x16 y) { return mul(add(x, y), scale); };
   for_lanes(
-      args.count, [&](int64_t i) { store(args.x + i, add(load(args.x + i), load(args.y + i))); },
-      [&](int64_t i, int n) { store_n(args.x + i, add(load_n(args.x + i, n), load_n(args.y + i, n)), n); });
+      args.count, [&](int64_t i) { store(args.x + i, sum(load(args.x + i), load(args.y + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, sum(load_n(args.x + i, n), load_n(args.y + i, n)), n); });
+}
+
+FT_KERNEL_BODY void softcap_body(const SoftcapArgs& args) {
+  const F32x16 cap = broadcast(args.cap), one = broadcast(1.0f);
+  const U32x16 sign_bit = broadcast_word(0x80000000u);
+  const auto capped = [&](F32x16 x) {
+    const F32x16 minus_size = bits_to_float(or_words(float_to_bits(div(x, cap)), sign_bit));
+    const F32x16 e = exp(mul(broadcast(2.0f), minus_size));
+    const F32x16 size = div(sub(one, e), add(one, e));
+    return mul(cap, bits_to_float(or_words(float_to_bits(size), and_words(float_to_bits(x), sign_bit))));
+  };
+  for_lanes(
+      args.count, [&](int64_t i) { store(args.x + i, capped(load(args.x + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, capped(load_n(args.x + i, n)), n); });
+}
+
+FT_KERNEL_BODY void gate_body(const GateArgs& args) {
+  // 0 - g has the other sign than -g for a zero only, and exp gives 1 for both.
+  const auto gated = [&](F32x16 x, F32x16 g) {
+    const F32x16 one = broadcast(1.0f);
+    return mul(x, div(args.kind == GateKind::kSilu ? g : one, add(one, exp(sub(zero(), g)))));
+  };
+  for_lanes(
+      args.count, [&](int64_t i) { store(args.x + i, gated(load(args.x + i), load(args.gate + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, gated(load_n(args.x + i, n), load_n(args.gate + i, n)), n); });
 }
 
 FT_KERNEL_BODY void merge_body(const MergeArgs& args) {
@@ -99,6 +119,14 @@ void glu(const GluArgs& args) {
 void add(const AddArgs& args) {
   const FlushScope flush;
   add_body(args);
+}
+void softcap(const SoftcapArgs& args) {
+  const FlushScope flush;
+  softcap_body(args);
+}
+void gate(const GateArgs& args) {
+  const FlushScope flush;
+  gate_body(args);
 }
 void merge(const MergeArgs& args) {
   const FlushScope flush;

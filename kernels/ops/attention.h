@@ -15,11 +15,13 @@
 //   sum = fma(b.sum, wb, a.sum * wa); out[d] = fma(b.out[d], wb, a.out[d] * wa)
 // A group is kAttentionGroup splits that start at a multiple of it. In a group: the binary tree over the split's place,
 // neighbours 2i and 2i + 1 first; where one side has no visible position the other is the result as it is. Groups are
-// joined in order: r = the first one, then r = join(r, group). At the end out[d] = out[d] / sum; with no visible
-// position out is +0.
+// joined in order: r = the first one, then r = join(r, group). A head with a sink ends with r = join(r, s), s being a
+// part with m = sink, sum = 1 and out = +0: a logit that takes its share of the softmax and has no value. At the end
+// out[d] = out[d] / sum; with no visible position out is +0.
 // exp is kernels/ops/exp.h. Dimensions past head_dim, up to whole blocks, count as +0. Every fp32 operation flushes
 // denormal inputs and results; the kernel sets that mode itself. A score that is NaN or +inf, or a split without a
-// score above -inf, makes the whole head NaN. NaN matches NaN, its sign and payload are not promised.
+// score above -inf, makes the whole head NaN; so does a sink that is NaN or +inf. NaN matches NaN, its sign and payload
+// are not promised.
 //
 // Positions outside [begin, length) are never read. No allocation; the stack use is below 160 KiB. Any thread may call.
 #pragma once
@@ -36,7 +38,7 @@ inline constexpr int64_t kMaxHeadDim = 512;
 
 struct AttentionArgs {
   const float* q = nullptr;  // (heads, head_dim); values that the caller rounded to bf16: lower bits are ignored
-  const bf16* k = nullptr;   // row t at k + t * kv_stride
+  const bf16* k = nullptr;   // position t at k + t * kv_stride, or where `ring` says
   const bf16* v = nullptr;
   int64_t kv_stride = 0;  // elements between positions
   int64_t begin = 0;      // first visible position (0, or the window's start)
@@ -45,6 +47,10 @@ struct AttentionArgs {
   float scale = 0;
   float* out = nullptr;  // (heads, head_dim); may be q
   int64_t heads = 1;     // query heads of this key/value head: given together they share one walk over the cache
+  const float* sinks = nullptr;  // (heads), or none
+  // Position t is at k + (t mod ring) * kv_stride, v likewise: a multiple of kAttentionSplit that [begin, length) fits
+  // in, so that a split's rows follow each other. 0: no ring.
+  int64_t ring = 0;
 };
 using AttentionFn = void (*)(const AttentionArgs&);
 

@@ -44,13 +44,25 @@ struct HeadNormRopeArgs {
 };
 using HeadNormRopeFn = void (*)(const HeadNormRopeArgs&);
 
-// x += y, elementwise. y may be x.
+// x = (x + y) * scale, elementwise. y may be x.
 struct AddArgs {
   float* x = nullptr;
   const float* y = nullptr;
   int64_t count = 0;
+  float scale = 1;
 };
 using AddFn = void (*)(const AddArgs&);
+
+// x[i] = x[i] * act(gate[i]): sigmoid is 1 / (1 + exp(-g)), silu g / (1 + exp(-g)), with kernels/ops/exp.h and a
+// correctly rounded division.
+enum class GateKind : uint8_t { kSilu, kSigmoid };
+struct GateArgs {
+  float* x = nullptr;
+  const float* gate = nullptr;
+  int64_t count = 0;
+  GateKind kind = GateKind::kSilu;
+};
+using GateFn = void (*)(const GateArgs&);
 
 // out[i] = fma(weight[s], y[s][i], out[i]) for s = 0 .. slots-1 in order, from out = +0. Expert outputs in top-k order.
 struct MergeArgs {
@@ -66,7 +78,8 @@ inline constexpr int64_t kMaxTopK = 64;
 inline constexpr int64_t kMaxRoutedExperts = 4096;
 
 // p[i] = exp(logits[i] - max) / sum, the sum over lanes as above; ids are the k largest p, largest first, ties to the
-// lower index; weights[s] = p[ids[s]], divided by their sum (added in order from +0) when `renormalize`.
+// lower index; weights[s] = p[ids[s]], divided by their sum (added in order from +0) when `renormalize`, and at last
+// multiplied by expert_scale[ids[s]] where there is one.
 // A NaN or +inf logit, or no logit above -inf, makes every p NaN: then ids are 0 .. k-1 and every weight is NaN.
 // REQUIRES 0 <= k <= min(experts, kMaxTopK), experts <= kMaxRoutedExperts.
 struct RouterTopKArgs {
@@ -74,10 +87,21 @@ struct RouterTopKArgs {
   int64_t experts = 0;
   int64_t k = 0;
   bool renormalize = false;
-  float* scratch = nullptr;  // (experts); p on return
-  int32_t* ids = nullptr;    // (k)
-  float* weights = nullptr;  // (k)
+  float* scratch = nullptr;             // (experts); p on return
+  int32_t* ids = nullptr;               // (k)
+  float* weights = nullptr;             // (k)
+  const float* expert_scale = nullptr;  // (experts) or null
 };
 using RouterTopKFn = void (*)(const RouterTopKArgs&);
+
+// Logits that stay within -cap and cap: x = cap * tanh(x / cap), in place, where
+//   t = x / cap; e = exp(-2 |t|); tanh = (1 - e) / (1 + e) with the sign of x
+// with kernels/ops/exp.h and correctly rounded divisions: off by less than 2^-21 * cap. REQUIRES cap > 0.
+struct SoftcapArgs {
+  float* x = nullptr;
+  int64_t count = 0;
+  float cap = 0;
+};
+using SoftcapFn = void (*)(const SoftcapArgs&);
 
 }  // namespace ft

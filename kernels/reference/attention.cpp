@@ -49,6 +49,8 @@ void join(Part& a, const Part& b, int64_t head_dim) {
   for (size_t d = 0; d < static_cast<size_t>(head_dim); ++d) a.out[d] = fma(b.out[d], wb, mul(a.out[d], wa));
 }
 
+int64_t row_of(const AttentionArgs& args, int64_t t) { return (args.ring > 0 ? t % args.ring : t) * args.kv_stride; }
+
 Part split_of(const AttentionArgs& args, const float* q, int64_t split) {
   Part part;
   const int64_t first = std::max(split * kAttentionSplit, args.begin);
@@ -58,14 +60,14 @@ Part split_of(const AttentionArgs& args, const float* q, int64_t split) {
   std::array<float, kAttentionSplit> score;
   for (int64_t t = first; t < last; ++t) {
     float& s = score[static_cast<size_t>(t % kAttentionSplit)];
-    s = mul(dot(q, args.k + t * args.kv_stride, args.head_dim), args.scale);
+    s = mul(dot(q, args.k + row_of(args, t), args.head_dim), args.scale);
     part.m = max(s, part.m);
   }
   float lanes[kLanes] = {};
   for (int64_t t = first; t < last; ++t) {
     const float e = exp(sub(score[static_cast<size_t>(t % kAttentionSplit)], part.m));
     lanes[t % kLanes] = add(lanes[t % kLanes], e);
-    const bf16* v = args.v + t * args.kv_stride;
+    const bf16* v = args.v + row_of(args, t);
     for (int64_t d = 0; d < args.head_dim; ++d) {
       float& out = part.out[static_cast<size_t>(d)];
       out = fma(e, to_float(v[d]), out);
@@ -83,7 +85,7 @@ Part tree_of(const AttentionArgs& args, const float* q, int64_t first, int64_t c
   return part;
 }
 
-void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
+void attend_head(const AttentionArgs& args, const float* q_given, const float* sink, float* out) {
   float q[kMaxHeadDim];
   for (int64_t d = 0; d < args.head_dim; ++d) {
     q[d] = std::bit_cast<float>(std::bit_cast<uint32_t>(q_given[d]) & 0xffff0000u);
@@ -92,6 +94,13 @@ void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
   Part all;
   for (int64_t group = args.begin / kGroupPositions; group * kGroupPositions < args.length; ++group) {
     join(all, tree_of(args, q, group * kAttentionGroup, kAttentionGroup), args.head_dim);
+  }
+  if (sink != nullptr && all.visible) {
+    Part part;
+    part.visible = true;
+    part.m = *sink;
+    part.sum = 1.0f;
+    join(all, part, args.head_dim);
   }
   for (int64_t d = 0; d < args.head_dim; ++d) {
     out[d] = all.visible ? div(all.out[static_cast<size_t>(d)], all.sum) : 0.0f;
@@ -102,7 +111,8 @@ void attend_head(const AttentionArgs& args, const float* q_given, float* out) {
 
 void attention(const AttentionArgs& args) {
   for (int64_t h = 0; h < args.heads; ++h) {
-    attend_head(args, args.q + h * args.head_dim, args.out + h * args.head_dim);
+    const float* sink = args.sinks != nullptr ? args.sinks + h : nullptr;
+    attend_head(args, args.q + h * args.head_dim, sink, args.out + h * args.head_dim);
   }
 }
 

@@ -31,8 +31,11 @@ void router_top_k(const RouterTopKArgs& args) {
     args.weights[s] = p[best];
     total = add(total, p[best]);
   }
-  if (!args.renormalize) return;
-  for (int64_t s = 0; s < args.k; ++s) args.weights[s] = div(args.weights[s], total);
+  if (args.renormalize) {
+    for (int64_t s = 0; s < args.k; ++s) args.weights[s] = div(args.weights[s], total);
+  }
+  if (args.expert_scale == nullptr) return;
+  for (int64_t s = 0; s < args.k; ++s) args.weights[s] = mul(args.weights[s], args.expert_scale[args.ids[s]]);
 }
 
 }  // namespace ft::reference

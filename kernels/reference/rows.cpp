@@ -41,7 +41,22 @@ void glu(const GluArgs& args) {
 }
 
 void add(const AddArgs& args) {
-  for (int64_t i = 0; i < args.count; ++i) args.x[i] = add(args.x[i], args.y[i]);
+  for (int64_t i = 0; i < args.count; ++i) args.x[i] = mul(add(args.x[i], args.y[i]), args.scale);
+}
+
+void softcap(const SoftcapArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float e = exp(mul(-2.0f, std::fabs(div(args.x[i], args.cap))));
+    const float size = div(sub(1.0f, e), add(1.0f, e));
+    args.x[i] = mul(args.cap, std::copysign(size, args.x[i]));
+  }
+}
+
+void gate(const GateArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float g = flush(args.gate[i]);
+    args.x[i] = mul(args.x[i], div(args.kind == GateKind::kSilu ? g : 1.0f, add(1.0f, exp(-g))));
+  }
 }
 
 void merge(const MergeArgs& args) {

@@ -30,7 +30,8 @@ constinit const ProgramSpec kCheckCommand = {
         {"PROFILE", 1, 1,
          "A profile that ft-tune wrote. One line per field shows its value and the machine's, with what a start of "
          "ft-engine would refuse of threads, lengths, slots and memory."},
-    .exit_codes = "0 it fits, 1 it does not or the check failed, 2 usage or a file that is no profile",
+    .exit_codes =
+        "0 it fits, 1 it does not or the check failed, 2 usage or a file that is no profile, 4 output not written",
 };
 
 }  // namespace ft

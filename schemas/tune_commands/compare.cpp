@@ -46,7 +46,7 @@ const ProgramSpec kCompareCommand = {
     .positional = {.value_name = "PROFILE", .low = 2, .high = 2, .help = "BASE, then NEW."},
     .exit_codes =
         "0 no regression, 1 regression, 2 usage or a profile refused, 3 incomparable (another host, model or "
-        "device, or no metric could be compared)",
+        "device, or no metric could be compared), 4 output not written",
 };
 
 }  // namespace ft

@@ -36,7 +36,9 @@ constinit const ProgramSpec kDoctorCommand = {
         "  ft-tune doctor --device host --seconds 10\n"
         "  ft-tune doctor --format json | jq '.checks[] | select(.state == \"warning\")'\n",
     .options = kDoctorOptions,
-    .exit_codes = "0 no warnings (there may be notes), 1 warnings, or it failed, 2 usage, 130 interrupted",
+    .exit_codes =
+        "0 no warnings (there may be notes), 1 warnings, or it failed, 2 usage, 4 not written, 130 "
+        "interrupted",
 };
 
 }  // namespace ft

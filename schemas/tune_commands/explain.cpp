@@ -26,7 +26,7 @@ constinit const ProgramSpec kExplainCommand = {
         {"PROFILE", 1, 1,
          "A profile that ft-tune wrote. All comes from it alone: prediction and confirmation, where a token's time "
          "goes, why every other candidate was not chosen, and which cost would have to change, by how much."},
-    .exit_codes = "0 done, 1 failed, 2 usage or a file that is no profile",
+    .exit_codes = "0 done, 1 failed, 2 usage or a file that is no profile, 4 output not written",
 };
 
 }  // namespace ft

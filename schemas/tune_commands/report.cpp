@@ -27,7 +27,7 @@ constinit const ProgramSpec kReportCommand = {
          "Profiles that ft-tune wrote. The page shows ceilings and what was achieved, the sweep with the fitted "
          "lines, predicted against measured, where a token's time goes, hits against slots, the decision and its "
          "conditions. It opens offline and loads nothing."},
-    .exit_codes = "0 done, 1 failed, 2 usage or a file that is no profile",
+    .exit_codes = "0 done, 1 failed, 2 usage or a file that is no profile, 4 output not written",
 };
 
 }  // namespace ft

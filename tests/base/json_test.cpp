@@ -78,6 +78,16 @@ TEST_CASE("texts outside of the grammar are refused") {
   }
 }
 
+TEST_CASE("a number beyond 64-bit floating point is shown, with where it stands and what is allowed") {
+  for (const char* number : {"1e999", "-1e309", "123456789e400"}) {
+    const std::string message = refusal("{\"a\": [1, " + std::string(number) + "]}");
+    CAPTURE(message);
+    CHECK(contains(message, "at byte "));
+    CHECK(contains(message, "'" + std::string(number) + "'"));
+    CHECK(contains(message, "allowed: numbers of up to 1.7e308"));
+  }
+}
+
 TEST_CASE("bad UTF-8 is refused, whichever way it is bad") {
   for (const char* text : {"\"\xff\"", "\"\x80\"", "\"\xc3\"", "\"\xc0\xaf\"", "\"\xe0\x80\xaf\"", "\"\xed\xa0\x80\"",
                            "\"\xf4\x90\x80\x80\"", "\"\xf0\x9f\x98\"", "{\"\xff\":1}", "\"\\ud800\"", "\"\\udc00x\""}) {

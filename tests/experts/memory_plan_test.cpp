@@ -185,6 +185,20 @@ TEST_CASE("a plan added up by hand") {
   CHECK(plan_with(c, 16).pool_bytes("staging") == 4 * (4 * 128) + 4 * 4 * 1024 + layers * 64 * 4 * 4);
 }
 
+TEST_CASE("a recurrent state is a pool of its own, a copy a sequence, and takes room from slots") {
+  Case c = plain_case();
+  CHECK(plan_with(c, 16).pools.size() == 7);
+  CHECK(plan_with(c, 16).pool_bytes("recurrent state") == 0);
+  c.config.max_batch = 3;
+  const int64_t batch_bytes = plan_with(c, 16).device_bytes;
+  c.geometry.state_floats = 1000;
+  CHECK(plan_with(c, 16).pool_bytes("recurrent state") == 3 * 1000 * 4);
+  CHECK(plan_with(c, 16).device_bytes == batch_bytes + 3 * 1000 * 4);
+  c.geometry.state_floats = kGiB;  // all that the host has
+  REQUIRE(refusal(c, 16).has_value());
+  CHECK(refusal(c, 16)->parts().path == "recurrent state");
+}
+
 TEST_CASE("on the host device only offload stages blobs; they come out of the slots' memory") {
   Case c = plain_case();
   const int64_t fixed = plan_with(c, 16).device_bytes - 16 * kMiB + 256 * kMiB + 2 * kMiB;
@@ -210,6 +224,30 @@ TEST_CASE("reference numerics keep keys and values in fp32 and stage nothing") {
   c.config.numerics = Numerics::kReference;
   CHECK(plan_with(c, 16).pool_bytes("kv cache") == 2 * bf16_bytes);
   CHECK(plan_with(c, 16).pool_bytes("staging") == 0);
+}
+
+TEST_CASE("on the host device a window bounds a layer's cache; a GPU keeps every position") {
+  Case c = plain_case();
+  for (size_t layer = 0; layer < 6; ++layer) c.geometry.kv[layer].window = 100;
+  c.config.max_batch = 2;
+  c.config.prefill_chunk = 130;             // 100 + 130 positions: four splits of 64
+  const int64_t position = 2 * 4 * 64 * 2;  // keys and values, bf16
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * (6 * 256 + 2 * 1024));
+  c.config.prefill_chunk = 1;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * (6 * 192 + 2 * 1024));
+  c.config.max_context = 192;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * 8 * 192);
+  c.inputs.device = Device::kCuda;
+  c.inputs.device_memory_bytes = kGiB;
+  c.config.max_context = 1024;
+  CHECK(plan_with(c, 16).pool_bytes("kv cache") == position * 2 * 8 * 1024);
+}
+
+TEST_CASE("every table of cos and sin counts") {
+  Case c = plain_case();
+  const int64_t one = activation_bytes(c.geometry, c.config);
+  c.geometry.rope_tables = 3;
+  CHECK(activation_bytes(c.geometry, c.config) == one + 2 * c.config.max_context * 64 * int64_t{sizeof(float)});
 }
 
 TEST_CASE("on the host device banks and slots share one memory; a device limit bounds the slots alone") {
@@ -317,6 +355,9 @@ TEST_CASE("numbers out of range are refused at the bound and one past it") {
   CHECK(refused([](Case& c) { c.formats.expert_bytes_max = 0; }));
   CHECK(refused([](Case& c) { c.formats.dense_bytes = -1; }));
   CHECK(refused([](Case& c) { c.geometry.hidden = -1; }));
+  CHECK(!refused([](Case& c) { c.geometry.kv[0].window = int64_t{1} << 24; }));
+  CHECK(refused([](Case& c) { c.geometry.kv[0].window = (int64_t{1} << 24) + 1; }));
+  CHECK(refused([](Case& c) { c.geometry.kv[0].window = -1; }));
 }
 
 TEST_CASE("the default prefill chunk takes at most its share of a GPU, and no more than the context") {

@@ -20,8 +20,9 @@ void check_family(const ft::Json& config) {
   for (const ft::MatrixSpec& spec : list.matrices) {
     ft::format_info(ft::FormatId::kBf16).layout(spec.rows, spec.cols);
   }
-  const ft::RopeTable rope = family->make_rope(3);
-  FT_CHECK(rope.cos.size() == static_cast<size_t>(rope.half * 3));
+  for (const ft::RopeTable& rope : family->make_ropes(3)) {
+    FT_CHECK(rope.cos.size() == static_cast<size_t>(rope.half * 3));
+  }
 }
 
 void check_rules(const ft::Json& config) {

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/base/bf16.h"
@@ -16,6 +17,8 @@ namespace ft::reference {
 void rmsnorm(const RmsnormArgs& args);
 void head_norm_rope(const HeadNormRopeArgs& args);
 void glu(const GluArgs& args);
+void add(const AddArgs& args);
+void softcap(const SoftcapArgs& args);
 void merge(const MergeArgs& args);
 void router_top_k(const RouterTopKArgs& args);
 void attention(const AttentionArgs& args);
@@ -163,11 +166,47 @@ TEST_CASE("gated linear units: the formula in double") {
       float y = 0;
       reference::glu({&g, &u, &y, 1, how});
       const double exact = exact_glu(how, g, u);
-      // exp's argument is rounded; below its range exp stays at e^-87, and the gelu there is 0.
+      // exp's argument is rounded; below its range exp stays at e^-87, and the gelu there is 0. 1 + tanh of the exact
+      // formula cancels in double for gates far below zero.
       const double size = std::fabs(exact) * (1 + 4 * std::fabs(static_cast<double>(g) * g));
-      REQUIRE(std::fabs(y - exact) <= (kExpError + 8 * kEps) * size + 1e-30);
+      REQUIRE(std::fabs(y - exact) <= (kExpError + 8 * kEps) * size + 0x1p-51 * std::fabs(static_cast<double>(g) * u));
     }
   }
+}
+
+TEST_CASE("add with a scale: the formula in double, and none is exactly the sum") {
+  Random random(kSeed);
+  for (int i = 0; i < 2000; ++i) {
+    const float x = static_cast<float>(random.normal()), y = static_cast<float>(random.normal());
+    float sum = x, scaled = x;
+    reference::add({&sum, &y, 1});
+    CHECK(same(sum, x + y));
+    reference::add({&scaled, &y, 1, 0.3f});
+    const double exact = (static_cast<double>(x) + y) * static_cast<double>(0.3f);
+    REQUIRE(std::fabs(scaled - exact) <= 2 * kEps * std::fabs(exact));
+  }
+}
+
+TEST_CASE("soft cap: the formula in double, its sign, its ends") {
+  for (const float cap : {0.5f, 30.0f, 1000.0f}) {
+    float before = -INFINITY;
+    for (int i = -4000; i <= 4000; ++i) {
+      const float x = cap * static_cast<float>(i) / 400;
+      float y = x;
+      reference::softcap({&y, 1, cap});
+      REQUIRE(std::fabs(y - cap * std::tanh(static_cast<double>(x) / cap)) <= 0x1p-21 * cap);
+      REQUIRE(std::signbit(y) == std::signbit(x));
+      REQUIRE(std::fabs(y) <= cap);
+      REQUIRE(y >= before);  // the largest logit stays the largest
+      before = y;
+    }
+  }
+  float ends[] = {INFINITY, -INFINITY, NAN, -0.0f};
+  reference::softcap({ends, 4, 30.0f});
+  CHECK(ends[0] == 30.0f);
+  CHECK(ends[1] == -30.0f);
+  CHECK(std::isnan(ends[2]));
+  CHECK(same(ends[3], -0.0f));
 }
 
 TEST_CASE("merge: the formula in double") {
@@ -213,6 +252,20 @@ TEST_CASE("router: softmax in double, a stable sort for the order") {
   }
 }
 
+TEST_CASE("router: an expert's scale multiplies its weight and plays no part in the choice") {
+  const std::vector<float> logits = {1, 3, 2, 0}, scale = {100, 0.5f, -2, 50};
+  std::vector<float> scratch(4), plain(2), scaled(2);
+  std::vector<int32_t> ids(2);
+  for (const bool renormalize : {false, true}) {
+    reference::router_top_k({logits.data(), 4, 2, renormalize, scratch.data(), ids.data(), plain.data()});
+    reference::router_top_k(
+        {logits.data(), 4, 2, renormalize, scratch.data(), ids.data(), scaled.data(), scale.data()});
+    CHECK(ids == std::vector<int32_t>{1, 2});
+    CHECK(scaled[0] == plain[0] * 0.5f);
+    CHECK(scaled[1] == plain[1] * -2);
+  }
+}
+
 TEST_CASE("router: NaN, infinities and the limits give valid ids and NaN weights") {
   std::vector<float> logits(kMaxRoutedExperts, 0.0f), scratch(kMaxRoutedExperts), weights(kMaxTopK);
   std::vector<int32_t> ids(kMaxTopK);
@@ -234,7 +287,7 @@ TEST_CASE("router: NaN, infinities and the limits give valid ids and NaN weights
   for (int s = 1; s < kMaxTopK; ++s) CHECK(ids[s] == s - 1);
 }
 
-// softmax(q k * scale) v in double, all positions at once.
+// softmax(q k * scale) v in double, all positions at once; a sink is one more logit with a value of zero.
 std::vector<double> attention_exact(const AttentionArgs& args, double* score_error) {
   std::vector<double> score, out(args.head_dim, 0.0);
   double largest = -INFINITY, sum = 0;
@@ -251,6 +304,10 @@ std::vector<double> attention_exact(const AttentionArgs& args, double* score_err
     // Per lane one rounding a dimension, four in the tree, one for the scale, one for the difference to the maximum.
     const double roundings = static_cast<double>(args.head_dim) / 16 + 2 + 4;
     *score_error = std::max(*score_error, roundings * kEps * size * args.scale + 2 * kEps * std::fabs(score.back()));
+  }
+  if (args.sinks != nullptr) {
+    largest = std::max<double>(largest, args.sinks[0]);
+    sum = std::exp(args.sinks[0] - largest);
   }
   for (const double s : score) sum += std::exp(s - largest);
   for (size_t i = 0; i < score.size(); ++i) {
@@ -272,16 +329,19 @@ TEST_CASE("attention: softmax and sum in double, without splits") {
         for (float& x : q) x = round_to_bf16(static_cast<float>(random.normal()));
         for (bf16& x : k) x = to_bf16(static_cast<float>(random.normal()));
         for (bf16& x : v) x = to_bf16(static_cast<float>(random.normal()));
-        const AttentionArgs args{q.data(), k.data(), v.data(), head_dim, begin, length, head_dim, 0.5f, out.data()};
+        AttentionArgs args{q.data(), k.data(), v.data(), head_dim, begin, length, head_dim, 0.5f, out.data()};
+        // None, as small as most scores, as large as the largest ones, and above all of them.
+        const float sink = std::array{0.0f, -3.0f, 10.0f, 60.0f}[random.below(4)];
+        if (sink != 0) args.sinks = &sink;
         reference::attention(args);
         double score_error = 0;
         const std::vector<double> exact = attention_exact(args, &score_error);
         double v_max = 0;
         for (const bf16 x : v) v_max = std::max(v_max, std::fabs(static_cast<double>(to_float(x))));
         // Each weight is off by exp(+-score error), the exp itself, one rounding per position of its split, and an exp
-        // and two roundings per join on the way (the tree of its group, then the groups), in the numerator and in the
-        // sum alike.
-        const double joins = 4 + static_cast<double>(length / (kAttentionGroup * kAttentionSplit) + 1);
+        // and two roundings per join on the way (the tree of its group, then the groups, the sink), in the numerator
+        // and in the sum alike.
+        const double joins = 5 + static_cast<double>(length / (kAttentionGroup * kAttentionSplit) + 1);
         const double positions = static_cast<double>(std::min(length, kAttentionSplit));
         const double relative = 2 * (score_error + kExpError * (1 + joins) + (positions + 2 * joins + 2) * kEps);
         for (int64_t d = 0; d < head_dim; ++d) REQUIRE(std::fabs(out[d] - exact[d]) <= relative * v_max);
@@ -304,6 +364,24 @@ TEST_CASE("attention: no position gives zeros, and NaN stays in the head or dime
   q[0] = NAN;
   reference::attention(args);
   for (int d = 0; d < 8; ++d) CHECK((d < 4 ? std::isnan(out[d]) : out[d] == 2.0f));
+}
+
+TEST_CASE("attention: sinks that take nothing, half, all, or poison their head") {
+  const std::vector<float> q(8, 1.0f);
+  std::vector<float> out(8), sinks = {-INFINITY, 4.0f};  // the score of the one position is 4
+  const std::vector<bf16> k(4, to_bf16(1.0f)), v(4, to_bf16(2.0f));
+  AttentionArgs args{q.data(), k.data(), v.data(), 4, 0, 1, 4, 1.0f, out.data(), 2, sinks.data()};
+  reference::attention(args);
+  for (int d = 0; d < 8; ++d) CHECK(out[d] == (d < 4 ? 2.0f : 1.0f));
+  sinks = {4000.0f, INFINITY};
+  reference::attention(args);
+  for (int d = 0; d < 8; ++d) CHECK((d < 4 ? out[d] < 1e-30f : std::isnan(out[d])));
+  sinks = {NAN, 4.0f};
+  reference::attention(args);
+  for (int d = 0; d < 8; ++d) CHECK((d < 4 ? std::isnan(out[d]) : out[d] == 1.0f));
+  args.length = 0;
+  reference::attention(args);
+  for (const float x : out) CHECK(same(x, 0.0f));
 }
 
 }  // namespace

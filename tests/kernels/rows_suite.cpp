@@ -117,10 +117,31 @@ FT_OP_CASE(kAdd, add_equals_reference) {
         fill(random, kind, y.data(), count);
         fill(random, kind, got.data(), count);
         std::copy_n(got.data(), count, expected.data());
-        reference({expected.data(), y.data(), count});
-        fn({got.data(), y.data(), count});
+        const float scale = count % 2 == 0 ? 1.0f : static_cast<float>(random.normal());
+        reference({expected.data(), y.data(), count, scale});
+        fn({got.data(), y.data(), count, scale});
         REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
         REQUIRE((got.intact() && y.intact()));
+      }
+    }
+  });
+}
+
+FT_OP_CASE(kSoftcap, softcap_equals_reference) {
+  in_both_flush_modes<SoftcapFn>(variant, reference_kernel, [](SoftcapFn fn, SoftcapFn reference) {
+    Random random(kSeed);
+    for (const float cap : {30.0f, 1.0f, 0.037f, 1e6f}) {
+      for (const int64_t count : widths()) {
+        for (const Values kind : test::kAllValues) {
+          Guarded<float> expected(count), got(count);
+          fill(random, kind, got.data(), count);
+          for (int64_t i = 0; i < count; i += 3) got[i] = cap * static_cast<float>(2 * random.normal());
+          std::copy_n(got.data(), count, expected.data());
+          reference({expected.data(), count, cap});
+          fn({got.data(), count, cap});
+          REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+          REQUIRE(got.intact());
+        }
       }
     }
   });
@@ -149,10 +170,11 @@ FT_OP_CASE(kMerge, merge_equals_reference) {
 }
 
 void check_router(RouterTopKFn fn, RouterTopKFn reference, const float* logits, int64_t experts, int64_t k,
-                  bool renormalize) {
+                  bool renormalize, const float* expert_scale = nullptr) {
   Guarded<float> expected_p(experts), got_p(experts), expected(k), got(k);
   Guarded<int32_t> expected_ids(k), ids(k);
-  RouterTopKArgs args{logits, experts, k, renormalize, expected_p.data(), expected_ids.data(), expected.data()};
+  RouterTopKArgs args{logits,          experts,     k, renormalize, expected_p.data(), expected_ids.data(),
+                      expected.data(), expert_scale};
   reference(args);
   args.scratch = got_p.data(), args.ids = ids.data(), args.weights = got.data();
   fn(args);
@@ -172,6 +194,9 @@ FT_OP_CASE(kRouterTopK, router_top_k_equals_reference_ties_and_nan_included) {
           Guarded<float> logits(experts);
           fill(random, kind, logits.data(), experts);
           check_router(fn, reference, logits.data(), experts, k, random.below(2) == 0);
+          Guarded<float> scale(experts);
+          fill(random, kind, scale.data(), experts);
+          check_router(fn, reference, logits.data(), experts, k, random.below(2) == 0, scale.data());
         }
         Guarded<float> coarse(experts);  // few distinct values: ties everywhere
         for (int64_t i = 0; i < experts; ++i) coarse[i] = static_cast<float>(random.below(4));
@@ -205,12 +230,18 @@ void check_attention(AttentionFn fn, AttentionFn reference, const AttentionCase&
     k[i] = visible ? to_bf16(random_value(random, kind)) : to_bf16(NAN);
     v[i] = visible ? to_bf16(random_value(random, c.kind)) : to_bf16(NAN);
   }
+  Guarded<float> sinks(c.heads);
+  fill(random, c.kind, sinks.data(), sinks.size());
   AttentionArgs args{q.data(), k.data(), v.data(), stride, c.begin, c.length, c.head_dim, 0.3f, got.data(), c.heads};
-  fn(args);
-  args.out = expected.data();
-  reference(args);
-  REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
-  REQUIRE((got.intact() && q.intact() && k.intact() && v.intact()));
+  for (const float* given : {static_cast<const float*>(sinks.data()), static_cast<const float*>(nullptr)}) {
+    args.sinks = given;
+    args.out = got.data();
+    fn(args);
+    args.out = expected.data();
+    reference(args);
+    REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
+    REQUIRE((got.intact() && q.intact() && k.intact() && v.intact() && sinks.intact()));
+  }
   args.out = q.data();  // in place
   fn(args);
   REQUIRE(first_difference(expected.data(), q.data(), q.size()) == -1);
@@ -250,6 +281,42 @@ FT_OP_CASE(kAttention, attention_equals_reference_over_head_sizes_lengths_and_wi
   });
 }
 
+// Positions in a line, and the same in a ring that has just room for them: what is not visible is NaN.
+FT_OP_CASE(kAttention, attention_in_a_ring_is_that_of_the_same_rows_in_a_line) {
+  in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn) {
+    Random random(kSeed);
+    for (const int64_t head_dim : {30, 64}) {
+      for (const int64_t ring : {kAttentionSplit, 3 * kAttentionSplit, 17 * kAttentionSplit}) {
+        for (const int64_t length : {int64_t{1}, ring - 1, ring, ring + 1, 3 * ring + 5, 5 * ring + 63}) {
+          for (const int64_t visible : {int64_t{1}, int64_t{40}, ring - kAttentionSplit + 1}) {
+            const int64_t heads = 3, begin = std::max<int64_t>(0, length - visible);
+            Guarded<float> q(heads * head_dim), in_line(q.size()), in_ring(q.size());
+            Guarded<bf16> k(length * head_dim), v(k.size()), ring_k(ring * head_dim), ring_v(ring_k.size());
+            fill(random, Values::kNormal, q.data(), q.size());
+            for (int64_t i = 0; i < q.size(); ++i) q[i] = round_to_bf16(q[i]);
+            for (int64_t i = 0; i < ring_k.size(); ++i) ring_k[i] = ring_v[i] = to_bf16(NAN);
+            for (int64_t i = 0; i < k.size(); ++i) {
+              k[i] = to_bf16(random_value(random, Values::kNormal));
+              v[i] = to_bf16(random_value(random, Values::kNormal));
+              const int64_t t = i / head_dim;
+              if (t < begin) continue;
+              ring_k[t % ring * head_dim + i % head_dim] = k[i];
+              ring_v[t % ring * head_dim + i % head_dim] = v[i];
+            }
+            AttentionArgs args{q.data(), k.data(), v.data(), head_dim,       begin,
+                               length,   head_dim, 0.125f,   in_line.data(), heads};
+            fn(args);
+            args.k = ring_k.data(), args.v = ring_v.data(), args.out = in_ring.data(), args.ring = ring;
+            fn(args);
+            REQUIRE(first_difference(in_line.data(), in_ring.data(), in_ring.size()) == -1);
+            REQUIRE((in_ring.intact() && ring_k.intact() && ring_v.intact()));
+          }
+        }
+      }
+    }
+  });
+}
+
 FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_same) {
   in_both_flush_modes<AttentionFn>(variant, reference_kernel, [](AttentionFn fn, AttentionFn) {
     Random random(kSeed);
@@ -262,6 +329,8 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
       k[i] = to_bf16(random_value(random, Values::kNormal));
       v[i] = to_bf16(random_value(random, Values::kNormal));
     }
+    Guarded<float> sinks(heads);
+    fill(random, Values::kNormal, sinks.data(), heads);
     AttentionArgs args{q.data(),
                        k.data() + lead * head_dim,
                        v.data() + lead * head_dim,
@@ -271,7 +340,8 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
                        head_dim,
                        0.125f,
                        together.data(),
-                       heads};
+                       heads,
+                       sinks.data()};
     fn(args);
     for (int64_t i = 0; i < k.size(); ++i) {
       const int64_t t = i / head_dim - lead;
@@ -281,6 +351,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     for (int64_t h = 0; h < heads; ++h) {
       args.q = q.data() + h * head_dim;
       args.out = alone.data() + h * head_dim;
+      args.sinks = sinks.data() + h;
       fn(args);
     }
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
@@ -289,7 +360,7 @@ FT_OP_CASE(kAttention, attention_of_hidden_positions_and_of_heads_apart_is_the_s
     args.v = v.data();
     args.begin += lead;
     args.length += lead;
-    args.q = q.data(), args.out = alone.data(), args.heads = heads;
+    args.q = q.data(), args.out = alone.data(), args.heads = heads, args.sinks = sinks.data();
     fn(args);
     REQUIRE(first_difference(together.data(), alone.data(), alone.size()) == -1);
   });

@@ -107,6 +107,28 @@ TEST_CASE("mxfp4 of compressed-tensors is a scheme like nvfp4, mxfp4 alone means
   CHECK(format_in(skipped, kExpert) == FormatId::kBf16);
 }
 
+TEST_CASE("fp8 of modelopt and of compressed-tensors, with one scale or blocks") {
+  CHECK(format_in(R"({"quant_method":"modelopt","quant_algo":"FP8","ignore":["lm_head"]})", kExpert) ==
+        FormatId::kFp8Block);
+  CHECK(format_in(R"({"quant_method":"modelopt","quant_algo":"FP8","ignore":["*self_attn*"]})", kQuery) ==
+        FormatId::kBf16);
+  const auto group = [](const std::string& weights) {
+    return R"({"quant_method":"compressed-tensors","format":"float-quantized","ignore":["lm_head"],
+        "config_groups":{"g":{"targets":["Linear"],"weights":)" +
+           weights + "}}}";
+  };
+  CHECK(format_in(group(R"({"num_bits":8,"type":"float","strategy":"tensor"})"), kQuery) == FormatId::kFp8Block);
+  CHECK(format_in(group(R"({"num_bits":8,"strategy":"block","block_structure":[128,128]})"), kExpert) ==
+        FormatId::kFp8Block);
+  CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"channel"})")),
+                 {"config_groups.g.weights.strategy", "channel", "tensor, block"}));
+  CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"block","block_structure":[64,128]})")),
+                 {"config_groups.g.weights.block_structure", "[128, 128]"}));
+  CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"block"})")), {"block_structure"}));
+  CHECK(mentions(refusal(group(R"({"num_bits":4})")), {"config_groups.g.weights.num_bits", "4"}));
+  CHECK(mentions(refusal(group(R"({"num_bits":8,"type":"int"})")), {"config_groups.g.weights.type", "int"}));
+}
+
 TEST_CASE("expert_dtype fp4 changes routed experts only, beside quantization_config or in it") {
   const std::string inside = R"({"quant_method":"fp8","weight_block_size":[128,128],"expert_dtype":"fp4"})";
   CHECK(format_in(inside, kExpert) == FormatId::kMxfp4);
@@ -134,7 +156,8 @@ TEST_CASE("schemes that are not supported are named with those that are") {
   CHECK(mentions(refusal(R"({"quant_method":"gptq"})"), {"quant_method", "gptq", "modelopt, compressed-tensors, fp8"}));
   CHECK(mentions(refusal("{}"), {"quant_method", "absent"}));
   CHECK(mentions(refusal("[]"), {"quantization_config", "an object"}));
-  CHECK(mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"FP8"})"), {"quant_algo", "FP8", "NVFP4"}));
+  CHECK(
+      mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"MXFP8"})"), {"quant_algo", "MXFP8", "NVFP4, FP8"}));
   CHECK(mentions(refusal(R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})"), {"group_size", "32"}));
   CHECK(mentions(refusal(R"({"quant_method":"compressed-tensors","format":"pack-quantized"})"), {"format", "pack-"}));
   CHECK(mentions(refusal(R"({"quant_method":"fp8"})"), {"weight_block_size", "absent", "[128, 128]"}));

@@ -49,6 +49,30 @@ TEST_CASE("default tables") {
              -0.8843116164207458f, 0.7839539051055908f, -0.11802322417497635f, 0.9622732400894165f});
 }
 
+TEST_CASE("proportional: the exponents of the whole head, the first pairs of it turn; settings of a layer type") {
+  const Json config = Json::parse(R"({"rope_parameters": {"full_attention": {"rope_type": "proportional",
+      "partial_rotary_factor": 0.6, "rope_theta": 20000.0, "factor": 2.0}, "sliding_attention": {"rope_theta": 500.0}}})");
+  const RopeSettings full = read_rope_settings(config, 16, 4096, 10000, "full_attention");
+  REQUIRE(full.proportional.has_value());
+  CHECK(full.proportional->rotating == 4);  // 0.6 * 16 / 2, rounded down
+  const RopeTable table = make_rope_table(full, 1000);
+  REQUIRE(table.half == 8);
+  const float cos[] = {
+      -0.999912440776825f, 0.9451239705085754f, -0.39743849635124207f, 0.9263037443161011f, 1, 1, 1, 1};
+  const float sin[] = {0.013231534510850906f, 0.3267119824886322f, -0.917628824710846f, -0.3767775297164917f};
+  for (size_t j = 0; j < 8; ++j) {
+    CHECK(std::abs(table.cos[999 * 8 + j] - cos[j]) < kTolerance);
+    CHECK(std::abs(table.sin[999 * 8 + j] - (j < 4 ? sin[j] : 0)) < kTolerance);
+  }
+  const RopeSettings sliding = read_rope_settings(config, 16, 4096, 10000, "sliding_attention");
+  CHECK(sliding.theta == 500);
+  CHECK(!sliding.proportional.has_value());
+  CHECK(mentions(error_of([&] { read_rope_settings(config, 16, 4096, 10000, "compressed"); }),
+                 {"rope_parameters.compressed"}));
+  CHECK(mentions(error_of([&] { read_rope_settings(Json::object(), 16, 4096, 10000, "full_attention"); }),
+                 {"rope_parameters", "layer type"}));
+}
+
 TEST_CASE("yarn as users add it to Qwen3, old key names") {
   const Json config = Json::parse(R"({"rope_theta": 1e6, "max_position_embeddings": 40960,
       "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}})");

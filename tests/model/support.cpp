@@ -222,6 +222,16 @@ bool mentions(const std::string& message, std::initializer_list<std::string_view
 
 std::unique_ptr<Family> family_of(const std::string& directory) { return make_family(load_model_config(directory)); }
 
+Json config_of(const char* base, const char* changes) {
+  Json config = Json::parse(base);
+  config.merge_patch(Json::parse(changes));
+  return config;
+}
+
+std::string refusal_of(const Json& config) {
+  return error_of([&] { make_family(config)->declare_weights(); });
+}
+
 WeightSource real_weights(const std::string& directory) {
   WeightSource source;
   source.model_path = directory;

@@ -77,6 +77,11 @@ std::string error_of(const std::function<void()>& f);
 // Every part is in the message.
 bool mentions(const std::string& message, std::initializer_list<std::string_view> parts);
 
+// A configuration as JSON text with some keys replaced; a null in `changes` removes the key.
+Json config_of(const char* base, const char* changes);
+// Why a family refuses a configuration.
+std::string refusal_of(const Json& config);
+
 WeightSource real_weights(const std::string& directory);
 WeightSource synthetic_weights(const std::string& directory, uint64_t seed = 0);
 WorkerPoolOptions pool_of(int threads);

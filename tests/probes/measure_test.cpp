@@ -158,6 +158,51 @@ TEST_CASE("a yardstick takes a sample after every kept round and joins the other
   CHECK(bench.series[0].samples.values.size() <= 5 * kDisturbedRounds);
 }
 
+TEST_CASE("series of several threads have a yardstick of as many, a value for each round as well") {
+  Bench bench(2, 0.001, {10, 3, 5});
+  bench.options.yardstick = true;
+  bench.series[0].samples.at["threads"] = 1;
+  bench.series[1].samples.at["threads"] = 2;
+  measure(bench.series, bench.options);
+  REQUIRE(bench.series.size() == 4);
+  CHECK(bench.series[2].samples.name == "yardstick.0");
+  CHECK(!bench.series[2].samples.at.contains("threads"));
+  const Samples& team = bench.series[3].samples;
+  CHECK(team.name == "yardstick.all_threads.0");
+  CHECK(team.unit == "us");
+  CHECK(team.at.at("threads") == 2);
+  CHECK(team.at.at("version") == kTeamYardstickVersion);
+  CHECK(team.values.size() == bench.series[0].samples.values.size());
+  for (const double us : team.values) CHECK(us > 5);
+  Bench alone(1, 0.001, {10, 3, 5});
+  alone.options.yardstick = true;
+  alone.series[0].samples.at["threads"] = 1;
+  measure(alone.series, alone.options);
+  CHECK(alone.series.size() == 2);
+}
+
+TEST_CASE("a team of more threads than CPUs comes to its end, and is no faster than one thread alone") {
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  constexpr int kThreads = 4;
+  const int cpus[] = {cpu};
+  TeamYardstick team(kThreads, cpus);
+  Yardstick alone;
+  double fastest_team = 1, fastest_alone = 1;
+  for (int i = 0; i < 50; ++i) {
+    fastest_team = std::min(fastest_team, team.seconds());
+    fastest_alone = std::min(fastest_alone, alone.seconds());
+  }
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+  CHECK(fastest_team >= 0.9 * fastest_alone);
+  CHECK(fastest_alone > 5e-6);
+}
+
 TEST_CASE("the load of others: a busy process is, time of this process is not") {
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);

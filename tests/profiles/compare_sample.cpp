@@ -31,6 +31,8 @@ class Maker {
   }
   void yardstick(const std::string& of, int samples) {
     add("yardstick", "yardstick." + of, "us", 30, samples, {{"version", 1}, {"others_share", 0}});
+    add("yardstick", "yardstick.all_threads." + of, "us", 31, samples,
+        {{"version", 1}, {"threads", 2}, {"others_share", 0}});
   }
 
  private:

@@ -47,7 +47,7 @@ TEST_CASE("two quiet tunings of one build are the same, and plain reads and yard
   CHECK(comparison.metrics.size() == kMetrics);
   CHECK(comparison.count(Verdict::kSame) == kMetrics);
   CHECK(comparison.exit_code() == 0);
-  CHECK(comparison.machine_readings.size() == 7);
+  CHECK(comparison.machine_readings.size() == 2 + 5 * 2);
   CHECK(comparison.machine == doctest::Approx(1).epsilon(0.01));
   const ft::MetricComparison& metric = metric_of(comparison, kGateUp);
   CHECK(metric.unit == "GB/s");
@@ -152,7 +152,9 @@ TEST_CASE("single metrics that cannot be compared say why, and do not fail by th
       {"others kept the CPUs 50 % busy", 16,
        [](Profile& p) { series_of(p, "yardstick", "yardstick.h0").at["others_share"] = 0.5; }},
       {"the machine ran at its own speed, by the yardstick, in 31 of 31 rounds of BASE and 0 of 31 of NEW", 16,
-       [](Profile& p) { scale_times(series_of(p, "yardstick", "yardstick.h0"), 1.3); }}};
+       [](Profile& p) { scale_times(series_of(p, "yardstick", "yardstick.h0"), 1.3); }},
+      {"the machine ran at its own speed, by the yardstick, in 31 of 31 rounds of BASE and 0 of 31 of NEW", 16,
+       [](Profile& p) { scale_times(series_of(p, "yardstick", "yardstick.all_threads.h0"), 1.3); }}};
   for (const auto& [reason, count, change] : cases) {
     CAPTURE(reason);
     const ft::ProfileComparison comparison = compared(change);
@@ -164,6 +166,77 @@ TEST_CASE("single metrics that cannot be compared say why, and do not fail by th
     }
     CHECK(said);
   }
+}
+
+namespace {
+
+// A machine whose two threads are the two of one core while it measures layer_sweep: one thread does not notice.
+void share_a_core(Profile& profile) {
+  for (int hits = 0; hits < 16; ++hits) {
+    scale_times(series_of(profile, "layer_sweep", "h" + std::to_string(hits)), 1.20 + 0.01 * (hits % 4));
+  }
+}
+void drop_team_yardsticks(Profile& profile) {
+  std::erase_if(profile.measurements,
+                [](const ft::Measurement& m) { return m.name.find("all_threads") < m.name.size(); });
+}
+
+}  // namespace
+
+TEST_CASE("a machine that is slower with all threads is no regression: the yardstick of all threads tells") {
+  const auto on_one_core = [](Profile& p) {
+    share_a_core(p);
+    scale_times(series_of(p, "yardstick", "yardstick.all_threads.h0"), 1.4);
+  };
+  const ft::ProfileComparison machine = compared(on_one_core);
+  CHECK(machine.exit_code() == 0);
+  CHECK(machine.count(Verdict::kIncomparable) == 16);
+  // A build that makes them all slower is one: the yardstick does not move with it.
+  CHECK(compared(share_a_core).exit_code() == ft::kExitRegressed);
+  // Half the rounds on one core: the others are compared.
+  const auto half = [](Profile& p) {
+    for (int hits = 0; hits < 16; ++hits) {
+      ft::Measurement& m = series_of(p, "layer_sweep", "h" + std::to_string(hits));
+      for (size_t i = 0; i < 15; ++i) m.values[i] *= 1.3;
+    }
+    ft::Measurement& team = series_of(p, "yardstick", "yardstick.all_threads.h0");
+    for (size_t i = 0; i < 15; ++i) team.values[i] *= 1.4;
+  };
+  CHECK(compared(half).count(Verdict::kSame) == kMetrics);
+}
+
+TEST_CASE("of one thread, the yardstick of all says nothing") {
+  const ft::ProfileComparison comparison = compared([](Profile& p) {
+    scale_times(series_of(p, "yardstick", "yardstick.all_threads.nvfp4.avx2.gate_up.best"), 1.4);
+    slower("expert_single", "nvfp4.avx512.gate_up.best", 1.1)(p);
+  });
+  CHECK(comparison.exit_code() == ft::kExitRegressed);
+}
+
+TEST_CASE("profiles without a yardstick of all threads: what moves with its whole probe is the machine's") {
+  const auto old_and_shared = [](Profile& p) {
+    drop_team_yardsticks(p);
+    share_a_core(p);
+  };
+  CHECK(compared(old_and_shared, drop_team_yardsticks).exit_code() == 0);
+  CHECK(compared(old_and_shared).exit_code() == 0);  // in one of the two is in none
+  CHECK(compared(share_a_core, drop_team_yardsticks).exit_code() == 0);
+  const auto one_alone = [](Profile& p) {
+    drop_team_yardsticks(p);
+    slower("layer_sweep", "h3", 1.2)(p);
+  };
+  const ft::ProfileComparison alone = compared(one_alone, drop_team_yardsticks);
+  REQUIRE(alone.notes.size() >= 2);
+  CHECK(alone.notes[0].starts_with("no yardstick of all threads in BASE: "));
+  CHECK(alone.notes[1].starts_with("no yardstick of all threads in NEW: "));
+  CHECK(compared([](Profile&) {}).notes.empty());
+  CHECK(alone.exit_code() == ft::kExitRegressed);
+  CHECK(alone.count(Verdict::kRegressed) == 1);
+  const auto kernel = [](Profile& p) {
+    drop_team_yardsticks(p);
+    slower("expert_single", "nvfp4.avx512.gate_up.best", 1.1)(p);
+  };
+  CHECK(compared(kernel, drop_team_yardsticks).exit_code() == ft::kExitRegressed);
 }
 
 TEST_CASE("a bound of the samples: 8 are enough, and with one yardstick short none is left out for it") {

@@ -77,7 +77,7 @@ TEST_CASE("a profile survives the disk") {
 
 TEST_CASE("values keep every bit and absent stays absent") {
   ft::Profile profile = sample_profile();
-  profile.measurements[0].values = {0.1, 1e-300, 1.7976931348623157e308, 5e-324, -0.0, 1.0 / 3.0};
+  profile.measurements[0].values = {0.1, 1e-300, 999999999999999.875, 5e-324, -0.0, 1.0 / 3.0};
   profile.identity.host.quota_cores = {};
   profile.identity.host.gpu_uuid = profile.identity.host.gpu_name = "";
   profile.serve.model_path = "";
@@ -90,6 +90,26 @@ TEST_CASE("values keep every bit and absent stays absent") {
   CHECK(text.find("gpu_uuid") == std::string::npos);
   CHECK(text.find("model_path") == std::string::npos);
   CHECK(text.find("null") == std::string::npos);
+}
+
+TEST_CASE("texts are printable once they are read, but for paths, which are used") {
+  const std::string hostile = "a\x1b[2J\r\nb\xc2\x9b";
+  const std::string shown = "a\\x1b[2J\\x0d\\x0ab\\xc2\\x9b";
+  ft::Profile profile = sample_profile();
+  profile.decision.reason = profile.conditions.memory = profile.identity.host.cpu_model = hostile;
+  profile.decision.warnings = profile.conditions.forced = {hostile, "plain"};
+  profile.measurements[0].name = hostile;
+  profile.measurements[0].at = {{hostile, 1}};
+  profile.serve.model_path = "/" + hostile;
+  const ft::Profile read = ft::parse_profile(ft::parse_json(ft::profile_to_json(profile).dump(), "p"), "p");
+  CHECK(read.decision.reason == shown);
+  CHECK(read.conditions.memory == shown);
+  CHECK(read.identity.host.cpu_model == shown);
+  CHECK(read.decision.warnings == std::vector<std::string>{shown, "plain"});
+  CHECK(read.conditions.forced == std::vector<std::string>{shown, "plain"});
+  CHECK(read.measurements[0].name == shown);
+  CHECK(read.measurements[0].at == std::map<std::string, double>{{shown, 1}});
+  CHECK(read.serve.model_path == "/" + hostile);
 }
 
 TEST_CASE("a file cut anywhere is refused") {

@@ -2,7 +2,9 @@
 // violation judge every mutation independently and must agree; the engine's named limits.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -146,8 +148,10 @@ TEST_CASE("numbers are accepted at their bounds and refused one past") {
       put(bound);
       expect_accepted(json, field.path);
       const int step = key == std::string("minimum") ? -1 : 1;
-      // One past 2^53 - 1 is still exact in a double.
-      integer ? put(bound.get<int64_t>() + step) : put(bound.get<double>() + step * 1e-9);
+      // One past 2^53 - 1 is still exact in a double; past a large bound the next double.
+      const double number = bound.get<double>();
+      integer ? put(bound.get<int64_t>() + step)
+              : put(number == 0 ? step * 1e-9 : std::nextafter(number, step * std::numeric_limits<double>::infinity()));
       expect_refused(json, field.path, "value refused");
       ++checked;
     }

@@ -98,7 +98,7 @@ class ModelTest(ProgramTest):
         self.assert_refused(engine, FAILED, "tokenizer.json", "nested too deeply")
 
     def test_models_that_are_not_supported(self):
-        self.refused(self.with_config(model_type="llama"), "'llama'", "allowed: qwen3_moe")
+        self.refused(self.with_config(model_type="llama"), "'llama'", "allowed: ", "gpt_oss", "qwen3_moe")
         self.refused(self.model(config_json=b"{}"), "model_type")
         for fields in ({"hidden_act": "gelu"}, {"hidden_size": -1}, {"num_hidden_layers": 0}, {"vocab_size": 2**40},
                        {"num_experts_per_tok": 33}, {"head_dim": "a"}, {"rms_norm_eps": 0},

@@ -139,13 +139,13 @@ class ProfileTest(ProgramTest):
         self.assert_refused(self.changed(lambda p: p["serve"].update(model_path=str(self.folder / "gone"))), (FAILED, USAGE), "gone")
         self.assert_refused(self.changed(lambda p: p["serve"].pop("model_path")), USAGE, "$.serve.model_path", "--model")
         gone = self.folder / "gone"
-        self.assert_refused(self.changed(lambda p: p["serve"].update(model_path=str(gone))), FAILED, "$.serve.model_path",
+        self.assert_refused(self.changed(lambda p: p["serve"].update(model_path=str(gone))), USAGE, "$.serve.model_path",
                             "--model DIR")
-        self.assert_refused(self.engine(self.text, "--model", gone), FAILED, "no such model folder", "gone")
-        self.assert_refused(run("ft-tune", "--model", gone), FAILED, "no such model folder", "gone")
+        self.assert_refused(self.engine(self.text, "--model", gone), USAGE, "no such model folder", "gone")
+        self.assert_refused(run("ft-tune", "--model", gone), USAGE, "no such model folder", "gone")
         file = TINY_MOE / "config.json"
         for done in (self.engine(self.text, "--model", file), run("ft-tune", "--model", file, "-o", self.folder / "x.json")):
-            self.assert_refused(done, FAILED, "the model is a file", str(file), "allowed: the folder of a checkpoint")
+            self.assert_refused(done, USAGE, "the model is a file", str(file), "allowed: the folder of a checkpoint")
         config = json.loads((TINY_MOE / "config.json").read_text(encoding="utf-8"))
         other = self.folder / "other"
         other.mkdir()

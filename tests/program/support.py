@@ -22,7 +22,7 @@ DATA = pathlib.Path(os.environ.get("FT_TEST_DATA", ROOT / "tests" / "data"))
 SHARED = pathlib.Path(os.environ.get("FT_SHARED", ROOT.parent / "shared"))
 TINY_MOE = DATA / "tiny-moe"
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 4, 130
 SECONDS = 120  # no command here takes a tenth of it on an idle machine
 
 SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="ft-program-test-"))

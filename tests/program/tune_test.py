@@ -9,8 +9,8 @@ import subprocess
 import time
 import unittest
 
-from support import (DONE, FAILED, HOST, INTERRUPTED, ONE_POINT, SECONDS, TINY_MOE, USAGE, ProgramTest, command, run, start,
-                     synthetic_model, tune, wait_for_handler, wait_for_line)
+from support import (DONE, FAILED, HOST, INTERRUPTED, NOT_WRITTEN, ONE_POINT, SECONDS, TINY_MOE, USAGE, ProgramTest, command, run,
+                     start, synthetic_model, tune, wait_for_handler, wait_for_line)
 
 CORES = len(os.sched_getaffinity(0))
 EXPERTS = 192  # of the bundled model, over all layers
@@ -140,11 +140,11 @@ class TuneTest(TuneCase):
         self.assertEqual(done.stderr.count("samples are not kept for --resume"), 1)
         self.assertIn("stream", probes_of(json.loads(self.samples.read_text(encoding="utf-8"))))
 
-    def test_a_lost_stdout_is_a_failure(self):
+    def test_a_lost_stdout_has_its_own_code(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run(command("ft-tune", "--model", TINY_MOE, "--dry-run"), stdout=full, stderr=subprocess.PIPE,
                                   text=True, timeout=SECONDS, check=False)
-        self.assertEqual(done.returncode, FAILED)
+        self.assertEqual(done.returncode, NOT_WRITTEN)
         self.assertIn("cannot write to stdout", done.stderr)
 
 
@@ -168,9 +168,18 @@ class InterruptTest(TuneCase):
         record = json.loads(self.samples.read_text(encoding="utf-8"))
         self.assertLessEqual({"stream", "expert_single"}, probes_of(record))
 
-        for options, words in ((("--context", "64", "--threads", "1"), "--context"), ((), "--threads")):
-            other = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume", *options)
-            self.assert_refused(other, USAGE, words, str(self.samples))
+        # Only the option that differs is named, with both values.
+        names = ("--context", "--batch", "--device", "--vram-limit", "--threads", "--link-slowdown", "--cache-policy", "--look-ahead")
+        for options, name, values in ((("--context", "64", "--threads", "1"), "--context", ", 64 now"),
+                                      (("--batch", "2", "--threads", "1"), "--batch", ", 2 now"),
+                                      (("--vram-limit", "64MiB", "--threads", "1"), "--vram-limit", "none then, 67108864 bytes now"),
+                                      (("--cache-policy", "lru", "--threads", "1"), "--cache-policy", "none then, lru now"),
+                                      (("--look-ahead", "2", "--threads", "1"), "--look-ahead", "none then, 2 now"),
+                                      ((), "--threads", "1 then, none now"), (("--threads", "2"), "--threads", "1 then, 2 now")):
+            with self.subTest(options):
+                other = run("ft-tune", "--model", TINY_MOE, "-o", self.output, "--resume", *options)
+                error = self.assert_refused(other, USAGE, f"another {name}: ", values, str(self.samples))
+                self.assertEqual([other for other in names if other in error], [name])
         self.assert_no_files(("profile.json.samples.json",))
 
         # What to choose from and how long to measure may be other than before: no probe but decode knows it.

@@ -15,7 +15,17 @@ using namespace ft::test;
 
 namespace {
 
-// Folders of all cases of the family: those of the tree, and the others where the shared folder is there.
+constexpr std::string_view kFamilies[] = {"gemma4", "gemma4_text", "gpt_oss", "qwen3_5_moe_text", "qwen3_moe"};
+
+// "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
+bool is_case(const std::string& name) {
+  return std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](std::string_view family) {
+    return name.starts_with(family) &&
+           (name.size() == family.size() || name[family.size()] == '.' || name[family.size()] == '-');
+  });
+}
+
+// Folders of all cases of these families: those of the tree, and the others where the shared folder is there.
 std::set<std::string> golden_cases() {
   std::set<std::string> names, paths;
   for (const std::string& root : {data_path("golden"), shared_path("golden")}) {
@@ -25,7 +35,7 @@ std::set<std::string> golden_cases() {
     }
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       const std::string name = entry.path().filename();
-      if (name.rfind("qwen3_moe", 0) == 0 && names.insert(name).second) paths.insert(entry.path());
+      if (is_case(name) && names.insert(name).second) paths.insert(entry.path());
     }
   }
   return paths;
@@ -46,7 +56,7 @@ Errors run_case(const std::string& path, const Json& golden, Numerics numerics) 
   const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
   const auto expected_ids = golden["greedy"].get<std::vector<int32_t>>();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-  Continuation run = run_greedy(engine, prompt, static_cast<int64_t>(expected_ids.size()));
+  Continuation run = run_along(engine, prompt, expected_ids);
   std::vector<float> at;
   for (const size_t position : golden["prompt_logits_at"].get<std::vector<size_t>>()) {
     const auto row = run.prompt_logits.begin() + static_cast<std::ptrdiff_t>(position * vocab);
@@ -72,6 +82,29 @@ TEST_CASE("reference numerics agree with transformers in float32, greedy ids inc
     CHECK(errors.prompt <= limit);
     CHECK(errors.decode <= limit);
     CHECK(errors.greedy == golden["greedy"].get<std::vector<int32_t>>());
+  }
+}
+
+TEST_CASE("reference numerics: chunks of a prompt, single tokens too, give what one pass gives, past every ring") {
+  for (const std::string& path : golden_cases()) {
+    CAPTURE(path);
+    const Json golden = read_json_file(path + "/golden.json");
+    const LoadedModel model = model_at(path);
+    EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
+    config.numerics = Numerics::kReference;
+    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+    const auto ids = golden["greedy"].get<std::vector<int32_t>>();
+    std::vector<float> one_pass;
+    for (const int chunk : {kMaxPrefillChunk, 1, 31, 64}) {
+      config.prefill_chunk = chunk;
+      Engine engine(model, config, kPlenty);
+      const Continuation run = run_along(engine, prompt, ids);
+      std::vector<float> logits = run.prompt_logits;
+      logits.insert(logits.end(), run.decode_logits.begin(), run.decode_logits.end());
+      if (one_pass.empty()) one_pass = logits;
+      CAPTURE(chunk);
+      CHECK(relative_error(logits, one_pass) <= 1e-5);
+    }
   }
 }
 

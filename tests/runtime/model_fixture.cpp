@@ -109,8 +109,9 @@ int32_t arg_max(std::span<const float> row) {
 
 namespace {
 
-Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int64_t count, size_t chunk,
-                           bool as_prompt) {
+// `along`: the ids to feed, or empty for those that the logits choose.
+Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int64_t count, size_t chunk, bool as_prompt,
+                           std::span<const int32_t> along = {}) {
   Continuation result;
   const int sequence = engine.open_sequence();
   const auto vocab = static_cast<size_t>(engine.geometry().vocab);
@@ -126,8 +127,8 @@ Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int6
   }
   std::vector<float> row(result.prompt_logits.end() - static_cast<std::ptrdiff_t>(vocab), result.prompt_logits.end());
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t id = arg_max(row);
-    result.ids.push_back(id);
+    result.ids.push_back(arg_max(row));
+    const int32_t id = along.empty() ? result.ids.back() : along[static_cast<size_t>(i)];
     result.decode_logits.insert(result.decode_logits.end(), row.begin(), row.end());
     if (i + 1 == count) break;
     TokenRun run;
@@ -146,6 +147,11 @@ Continuation run_in_chunks(Engine& engine, std::span<const int32_t> prompt, int6
 Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t count) {
   const int chunk = std::min(engine.config().prefill_chunk, kMaxLogitsRows);
   return run_in_chunks(engine, prompt, count, static_cast<size_t>(chunk), true);
+}
+
+Continuation run_along(Engine& engine, std::span<const int32_t> prompt, std::span<const int32_t> ids) {
+  const int chunk = std::min(engine.config().prefill_chunk, kMaxLogitsRows);
+  return run_in_chunks(engine, prompt, static_cast<int64_t>(ids.size()), static_cast<size_t>(chunk), true, ids);
 }
 
 Continuation run_by_steps(Engine& engine, std::span<const int32_t> prompt, int64_t count) {

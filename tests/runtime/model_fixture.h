@@ -39,6 +39,8 @@ struct Continuation {
   std::vector<float> decode_logits;  // (count, vocab): row i chose id i
 };
 Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t count);
+// The same along `ids`, whatever the logits would choose; the result's ids are what they choose at each step.
+Continuation run_along(Engine& engine, std::span<const int32_t> prompt, std::span<const int32_t> ids);
 // The same with the prompt fed in decode steps of one token: decode's arithmetic throughout, which is the same bits on
 // every device, and recorded as routing.
 Continuation run_by_steps(Engine& engine, std::span<const int32_t> prompt, int64_t count);

@@ -79,6 +79,38 @@ void check_cross(const std::string& path, bool thinned) {
   MESSAGE(path << ": one hash over " << runs << " runs: " << expected);
 }
 
+// Sequences alone, and then together: prompts of different lengths in one prefill step, then decode steps.
+void check_batch(Engine& engine, size_t batch) {
+  constexpr int64_t kDecode = 10;
+  const auto vocab = static_cast<size_t>(engine.geometry().vocab);
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> alone;
+  for (size_t i = 0; i < batch; ++i) {
+    prompts.push_back(some_ids(5 + 7 * static_cast<int64_t>(i), engine.geometry().vocab, i + 1));
+    const Continuation run = run_greedy(engine, prompts.back(), kDecode);
+    alone.push_back(hash_hex(std::as_bytes(std::span(run.decode_logits))));
+  }
+  std::vector<TokenRun> runs;
+  std::vector<std::vector<float>> logits(batch);
+  std::vector<int32_t> next(batch);
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const int sequence = engine.open_sequence();
+    runs.push_back({sequence, 0, prompt, false, true, true});
+  }
+  for (int64_t step = 0; step < kDecode; ++step) {
+    const std::span<const float> rows = engine.step(runs);
+    for (size_t i = 0; i < batch; ++i) {
+      const std::span<const float> row = rows.subspan(i * vocab, vocab);
+      logits[i].insert(logits[i].end(), row.begin(), row.end());
+      next[i] = arg_max(row);
+      runs[i].position = engine.sequence_length(runs[i].sequence);
+      runs[i].ids = {&next[i], 1};
+      runs[i].prompt = false;
+    }
+  }
+  for (size_t i = 0; i < batch; ++i) CHECK(hash_hex(std::as_bytes(std::span(logits[i]))) == alone[i]);
+}
+
 }  // namespace
 
 TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: NVFP4") {
@@ -91,6 +123,79 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
 
 TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: fp8 blocks") {
   check_cross(data_path("golden/qwen3_moe-fp8_block"), true);
+}
+
+// Cases of other families than the first: in the tree, and one of each format from the shared folder.
+constexpr const char* kTreeCases[] = {"gemma4.older", "gemma4.plain", "gpt_oss.small", "qwen3_5_moe_text.b"};
+constexpr const char* kSharedCases[] = {"gemma4_text", "gpt_oss", "gpt_oss-mxfp4", "qwen3_5_moe_text",
+                                        "qwen3_5_moe_text-nvfp4_ct"};
+
+template <class F>
+void for_other_families(F&& check) {
+  std::vector<std::string> paths;
+  for (const char* name : kTreeCases) paths.push_back(data_path("golden/") + name);
+  const std::string shared = shared_path("golden");
+  if (shared.empty()) MESSAGE("FT_SHARED has no golden cases: only those of the tree are run");
+  for (const char* name : kSharedCases) {
+    if (!shared.empty()) paths.push_back(shared + "/" + name);
+  }
+  for (const std::string& path : paths) {
+    CAPTURE(path);
+    check(path);
+  }
+}
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: other families") {
+  for_other_families([](const std::string& path) { check_cross(path, true); });
+}
+
+TEST_CASE(
+    "other families: prefill chunks, and decode after prefill, give the bits of one pass, around every boundary") {
+  for_other_families([](const std::string& path) {
+    const LoadedModel model = model_at(path);
+    EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
+    // Taps of a convolution, windows (7, 24, 32), splits and groups of attention, the smallest rings of windows (128).
+    for (const int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 24, 25, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200}) {
+      CAPTURE(length);
+      config.prefill_chunk = kMaxPrefillChunk;
+      const std::string expected = run_hash(model, config, length, 3);
+      for (const int chunk : {1, 3, 4, 5, 31, 64}) {
+        config.prefill_chunk = chunk;
+        CAPTURE(chunk);
+        CHECK(run_hash(model, config, length, 3) == expected);
+      }
+      // The last token by a decode step.
+      Engine engine(model, config, kPlenty);
+      const std::vector<int32_t> ids = some_ids(length + 1, engine.geometry().vocab, 1);
+      const Continuation whole = run_greedy(engine, ids, 1);
+      const Continuation parts =
+          run_along(engine, std::span(ids).first(static_cast<size_t>(length)), std::vector<int32_t>{ids.back(), 0});
+      const auto vocab = static_cast<std::ptrdiff_t>(engine.geometry().vocab);
+      CHECK(
+          std::equal(whole.prompt_logits.end() - vocab, whole.prompt_logits.end(), parts.decode_logits.end() - vocab));
+    }
+  });
+}
+
+TEST_CASE("other families: look-ahead, a history of the cache and of the sequence, and the place in a batch") {
+  for_other_families([](const std::string& path) {
+    const LoadedModel model = model_at(path);
+    const ModelGeometry& geometry = model.family->geometry();
+    const int64_t half = std::max<int64_t>(geometry.total_experts() / 2, geometry.expert.experts + 1);
+    const std::string expected = run_hash(model, config_for(model, Strategy::kResident, 0, 2));
+    EngineConfig config = config_for(model, Strategy::kHybrid, half, 2, 3);
+    config.look_ahead = LookAhead::kRouter;
+    config.max_prefetches_per_layer = 2;
+    Engine engine(model, config, kPlenty);
+    run_greedy(engine, some_ids(30, engine.geometry().vocab, 3), 8);
+    CHECK(hash_of(run_greedy(engine, some_ids(40, engine.geometry().vocab, 1), 12)) == expected);
+    // The same sequence in another place, beside two others.
+    check_batch(engine, 3);
+  });
+}
+
+TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction sets: MXFP4 with biases") {
+  check_cross(data_path("golden/gpt_oss.small"), true);
 }
 
 TEST_CASE("the bundled model gives one hash along every axis") {
@@ -171,37 +276,9 @@ TEST_CASE("what the cache held before does not change a bit") {
 TEST_CASE("a sequence has the same bits alone and in a batch, wherever it sits in it") {
   const LoadedModel model = model_at(data_path("tiny-moe"));
   constexpr int kBatch = 4;
-  constexpr int64_t kDecode = 10;
   for (const Strategy strategy : kStrategies) {
     CAPTURE(std::string(strategy_name(strategy)));
     Engine engine(model, config_for(model, strategy, 32, 2, kBatch), kPlenty);
-    const auto vocab = static_cast<size_t>(engine.geometry().vocab);
-    std::vector<std::vector<int32_t>> prompts;
-    std::vector<std::string> alone;
-    for (int i = 0; i < kBatch; ++i) {
-      prompts.push_back(some_ids(5 + 7 * i, engine.geometry().vocab, static_cast<uint64_t>(i) + 1));
-      const Continuation run = run_greedy(engine, prompts.back(), kDecode);
-      alone.push_back(hash_hex(std::as_bytes(std::span(run.decode_logits))));
-    }
-    // Prompts of different lengths in one prefill step, then decode steps together.
-    std::vector<TokenRun> runs;
-    std::vector<std::vector<float>> logits(kBatch);
-    std::vector<int32_t> next(kBatch);
-    for (const std::vector<int32_t>& prompt : prompts) {
-      const int sequence = engine.open_sequence();
-      runs.push_back({sequence, 0, prompt, false, true, true});
-    }
-    for (int64_t step = 0; step < kDecode; ++step) {
-      const std::span<const float> rows = engine.step(runs);
-      for (size_t i = 0; i < kBatch; ++i) {
-        const std::span<const float> row = rows.subspan(i * vocab, vocab);
-        logits[i].insert(logits[i].end(), row.begin(), row.end());
-        next[i] = arg_max(row);
-        runs[i].position = engine.sequence_length(runs[i].sequence);
-        runs[i].ids = {&next[i], 1};
-        runs[i].prompt = false;
-      }
-    }
-    for (size_t i = 0; i < kBatch; ++i) CHECK(hash_hex(std::as_bytes(std::span(logits[i]))) == alone[i]);
+    check_batch(engine, kBatch);
   }
 }

@@ -31,6 +31,8 @@ std::string read_all(int fd) {
   return text;
 }
 
+constexpr const char* kClosed = "";  // as a path of stdout: there is none
+
 // Runs run_program in a child with its own stdout and stderr. Output must fit a pipe's buffer (64 KiB).
 Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&), const char* stdout_path = nullptr,
             std::span<const ft::Command> commands = {}) {
@@ -43,8 +45,9 @@ Outcome run(std::vector<const char*> words, int (*body)(const ft::ParsedOptions&
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    ::dup2(stdout_path == nullptr ? out[1] : ::open(stdout_path, O_WRONLY), 1);
     ::dup2(err[1], 2);
+    ::dup2(stdout_path == nullptr || *stdout_path == '\0' ? out[1] : ::open(stdout_path, O_WRONLY), 1);
+    if (stdout_path == kClosed) ::close(1);
     const int code = ft::run_program(ft::kEngineProgram, "1.2.3 (build)", static_cast<int>(words.size()), words.data(),
                                      body, commands);
     std::fflush(nullptr);
@@ -113,15 +116,38 @@ TEST_CASE("--help and --version print to stdout and win over other mistakes") {
   CHECK(version.out == "ft-engine 1.2.3 (build)\n");
 }
 
-TEST_CASE("output that cannot be written is a failure") {
+TEST_CASE("output that cannot be written has a code of its own, whatever the program had to say") {
   if (::access("/dev/full", W_OK) != 0) {
     MESSAGE("skipped: no /dev/full here");
     return;
   }
   const Outcome outcome = run({}, print_and_finish, "/dev/full");
-  CHECK(outcome.code == 1);
+  CHECK(outcome.code == ft::kExitNotWritten);
   CHECK(outcome.err == "ft-engine: error: cannot write to stdout\n");
-  CHECK(run({"--help"}, done, "/dev/full").code == 1);
+  CHECK(run({"--help"}, done, "/dev/full").code == ft::kExitNotWritten);
+  // A verdict, as of compare and check: nobody has read it.
+  const auto verdict = [](const ft::ParsedOptions&) {
+    std::printf("regression\n");
+    return 1;
+  };
+  CHECK(run({}, verdict, "/dev/full").code == ft::kExitNotWritten);
+  CHECK(run({}, verdict).code == 1);
+  CHECK(run({}, throw_error<ft::ErrorKind::kNotWritten>).code == ft::kExitNotWritten);
+}
+
+TEST_CASE("with stdout closed the output is lost and says so, and goes into no file that is opened meanwhile") {
+  const auto body = [](const ft::ParsedOptions&) {
+    const int file = ::open("/tmp", O_TMPFILE | O_RDWR, 0600);
+    if (file <= STDERR_FILENO) return 10;
+    std::printf("answer\n");
+    std::fflush(stdout);
+    const bool clean = ::lseek(file, 0, SEEK_END) == 0;
+    return clean ? 0 : 11;
+  };
+  const Outcome closed = run({}, body, kClosed);
+  CHECK(closed.code == ft::kExitNotWritten);
+  CHECK(closed.err == "ft-engine: error: cannot write to stdout\n");
+  CHECK(run({}, done, kClosed).code == ft::kExitDone);  // nothing was said
 }
 
 TEST_CASE("the first signal sets the flag, the second one ends the program") {
@@ -181,6 +207,14 @@ TEST_CASE("the first word chooses the command, whose own table reads the rest") 
   refused(run_with_commands({"count", "a", "--tims", "2"}), "the nearest is --times, see ft-engine count --help");
   refused(run_with_commands({"--max-tokens", "2", "count"}), "unexpected argument: 'count'");
   const Outcome help = run_with_commands({"count", "--help"});
+  // After "--" words are files, whatever they begin with.
+  CHECK(run_with_commands({"count", "--", "--times", "-b"}).out == "2 files, -b, 1 times\n");
+  CHECK(run_with_commands({"count", "--times", "7", "a", "--", "--help"}).out == "2 files, --help, 7 times\n");
+  CHECK(run_with_commands({"count", "--", "a", "--"}).out == "2 files, --, 1 times\n");
+  refused(run_with_commands({"count", "--"}), "wrong number of arguments FILE: '0'");
+  refused(run_with_commands({"count", "a", "--times", "--", "7"}), "option without a value: --times");
+  refused(run_with_commands({"count", "-a"}), "unknown option: '-a'");
+  refused(run_with_commands({"--", "--port"}), "unexpected argument: '--port'");
   CHECK(help.code == ft::kExitDone);
   for (const char* part : {"Usage: ft-engine count [OPTIONS] FILE ..", "What to count.", "Exit codes: 3 always."}) {
     CHECK(help.out.find(part) != std::string::npos);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "engine/text/jinja/limits.h"
@@ -50,6 +51,66 @@ TEST_CASE("what is not supported is refused at compile time with its line") {
   }
   CHECK(message_of("{% include 'x' %}", ft::ErrorKind::kFailed).find("tag 'include'") != std::string::npos);
   CHECK(message_of("{{ x | groupby('a') }}", ft::ErrorKind::kFailed).find("filter 'groupby'") != std::string::npos);
+}
+
+TEST_CASE("every construct that jinja2 knows and ours does not is refused at load by its name") {
+  const std::map<std::string, std::string> refused = {
+      {"{% include 'x' %}", "tag 'include'"},
+      {"{% import 'x' as y %}", "tag 'import'"},
+      {"{% from 'x' import y %}", "tag 'from'"},
+      {"{% extends 'x' %}", "tag 'extends'"},
+      {"{% block b %}{% endblock %}", "tag 'block'"},
+      {"{% autoescape true %}{% endautoescape %}", "tag 'autoescape'"},
+      {"{% do x %}", "tag 'do'"},
+      {"{% trans %}{% endtrans %}", "tag 'trans'"},
+      {"{% debug %}", "tag 'debug'"},
+      {"{% for x in y recursive %}{% endfor %}", "recursive loop"},
+      {"{% for x in y %}{{ loop(x) }}{% endfor %}", "recursive loop"},
+      {"{% for x in y %}{{ loop.changed(x) }}{% endfor %}", "'loop.changed'"},
+      {"{{ self.b() }}", "'self'"},
+      {"{{ super() }}", "function 'super'"},
+      {"{{ cycler('a') }}", "function 'cycler'"},
+      {"{{ joiner() }}", "function 'joiner'"},
+      {"{{ lipsum() }}", "function 'lipsum'"},
+      {"{{ f(*x) }}", "* and ** in a call"},
+      {"{{ f(**x) }}", "* and ** in a call"},
+      {"{{ '%s' % x }}", "'%' that formats a string"},
+      {"{{ x.find('a', 1) }}", "method 'find' with a place to begin"},
+      {"{{ x.startswith('a', 1) }}", "method 'startswith' with a place to begin"},
+      {"{{ x.count('a', 1, 2) }}", "method 'count' with a place to begin"},
+      {"{{ x | map('wordwrap') }}", "filter 'wordwrap'"},
+      {"{{ x | select('filter') }}", "test 'filter'"},
+      {"{{ x | rejectattr('a', 'test') }}", "test 'test'"},
+      {"{{ 0x10 }}", "hexadecimal"},
+      {"{{ '\\N{DASH}' }}", "\\N in a string"},
+  };
+  for (const auto& entry : refused) {
+    CAPTURE(entry.first);
+    const std::string message = message_of(entry.first, ft::ErrorKind::kFailed);
+    CHECK(message.find("not supported: ") != std::string::npos);
+    CHECK(message.find(entry.second) != std::string::npos);
+  }
+  // jinja2.filters.FILTERS and jinja2.tests.TESTS of 3.1.6 less what is supported; methods of str, list and dict.
+  for (const char* name : {"center", "filesizeformat", "forceescape", "format", "groupby", "pprint", "random", "slice",
+                           "striptags", "truncate", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"}) {
+    const std::string source = std::string("{{ x | ") + name + " }}{% filter " + name + " %}{% endfilter %}";
+    CHECK(message_of(source, ft::ErrorKind::kFailed).find("filter '" + std::string(name) + "'") != std::string::npos);
+  }
+  for (const char* name : {"filter", "test"}) {
+    const std::string message = message_of(std::string("{{ x is ") + name + " 'a' }}", ft::ErrorKind::kFailed);
+    CHECK(message.find("test '" + std::string(name) + "'") != std::string::npos);
+  }
+  for (const char* name :
+       {"casefold", "center",  "clear",      "encode",    "expandtabs",   "format",    "format_map", "fromkeys",
+        "isalnum",  "isalpha", "isascii",    "isdecimal", "isidentifier", "islower",   "isnumeric",  "isprintable",
+        "istitle",  "isupper", "ljust",      "maketrans", "partition",    "popitem",   "remove",     "reverse",
+        "rindex",   "rjust",   "rpartition", "sort",      "swapcase",     "translate", "zfill"}) {
+    const std::string message = message_of(std::string("{{ x.") + name + "(1) }}", ft::ErrorKind::kFailed);
+    CHECK(message.find("method '" + std::string(name) + "'") != std::string::npos);
+  }
+  // What only looks like it: keys of those names, a test or filter named by a variable.
+  CHECK(render("{{ {'format': 1}.format }}{{ {'self': 2}.self }}{{ 7 % 4 }}{% set t = 'odd' %}{{ [3] | select(t) | "
+               "first }}") == "1233");
 }
 
 TEST_CASE("a template that fails names its line; raise_exception gives its message") {

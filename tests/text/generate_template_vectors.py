@@ -7,44 +7,27 @@ TEMPLATE_FOLDER holds the published templates (*.jinja). Expected texts of templ
 bundled.json, of small expressions (template_expressions.txt) into expressions.json; of the others published.json keeps
 the length in bytes and a hash (FNV-1a, 64 bits), which is enough to compare and 30 times smaller.
 """
-import datetime
 import itertools
 import json
 import pathlib
 import sys
 
 import jinja2
-import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
-NOW = 1750075200  # 2025-06-16 12:00:00 UTC: the same day in every time zone from -11 to +11
+from jinja_reference import NOW, environment, is_mutable, outcome
+from random_templates import VARIABLES
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 
 
-def environment(mutable):
-    # Kimi's template appends to a list, which only the mutable sandbox allows.
-    kind = SandboxedEnvironment if mutable else ImmutableSandboxedEnvironment
-    env = kind(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
-
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
-
-    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    env.filters["tojson"] = tojson
-    env.filters["from_json"] = json.loads
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda f: datetime.datetime.fromtimestamp(NOW).strftime(f)
-    return env
-
-
 def render(source, variables, mutable=False):
     try:
-        return {"expected": environment(mutable).from_string(source).render(**variables)}
+        template = environment(mutable).from_string(source)
     except Exception as error:  # noqa: BLE001: any failure of the template is a vector
         return {"error": str(error)}
+    result = outcome(template, variables)
+    result.pop("raised", None)
+    return result
 
 
 WEATHER = {
@@ -137,7 +120,7 @@ def fingerprint(case):
 
 
 def template_cases(name, source):
-    mutable = name.startswith("Kimi")
+    mutable = is_mutable(name)
     for (label, messages), (index, settings) in itertools.product(CONVERSATIONS.items(), enumerate(SETTINGS)):
         variables = {"messages": messages, "bos_token": "<s>", "eos_token": "</s>", **settings}
         yield {"template": name, "conversation": label, "settings": index, **render(source, variables, mutable)}
@@ -147,17 +130,11 @@ EXPRESSIONS = pathlib.Path(__file__).with_name("template_expressions.txt")
 
 
 def expression_cases():
-    variables = {
-        "s": "Hello Wörld", "n": 7, "f": 2.5, "t": True, "nil": None, "big": 9007199254740993,
-        "l": [3, 1, 2], "words": ["b", "A", "c"], "d": {"b": 1, "a": [1, {"x": "y"}], "items": "own"}, "e": {},
-        "people": [{"name": "Ann", "age": 30}, {"name": "Bob", "age": 25}, {"name": "Cy"}],
-        "quotes": "it's \"q\" \\ \n\t\x01\u00a0\u200b é 😀", "html": "<a href='x'>&\"</a>",
-    }
     for block in EXPRESSIONS.read_text(encoding="utf-8").split("\n----\n"):
         block = block.removesuffix("\n")
         if block:
-            yield {"source": block, **render(block, variables, mutable=True)}
-    yield {"variables": variables}
+            yield {"source": block, **render(block, VARIABLES, mutable=True)}
+    yield {"variables": VARIABLES}
 
 
 def main():

@@ -117,6 +117,36 @@ TEST_CASE("a runner-up that is more complex must leave the tie, and one of the s
   CHECK(holds(explain(profile).change_basis, "below 0.909x the runner-up is chosen"));
 }
 
+TEST_CASE("the texts of runner-up and tie say with whom, and when it is the same strategy") {
+  const auto said = [](const Profile& profile) {
+    std::string all;
+    for (const std::string& sentence : explain(profile).choice) all += sentence + "\n";
+    return all;
+  };
+  Profile profile = two_arms();
+  CHECK(!holds(said(profile), "same strategy"));
+  CHECK(!holds(said(profile), "tie"));
+  profile.decision.tie = true;
+  CHECK(holds(said(profile), "\ntie: the interval of the prediction holds 1"));
+  CHECK(holds(said(profile), "goes to the simpler strategy"));
+  // The runner-up is another strategy and far behind: the tie is with other settings of the choice's own.
+  profile.candidates.push_back(profile.candidates[0]);
+  profile.candidates[2].chosen = false;
+  profile.candidates[2].max_prefetches_per_layer = 3;
+  for (double& rate : profile.candidates[2].predicted_tok_s) rate *= 1.002;
+  CHECK(holds(said(profile), "runner-up: offload, 4 threads, 1536 slots; the choice is 1.42x as fast"));
+  CHECK(holds(said(profile), "\ntie with cpu, 4 threads, 1536 slots, 3 ahead: the interval of the prediction"));
+  CHECK(holds(said(profile), "of one strategy a tie goes to the settings without look-ahead"));
+  // Measured, the runner-up is the fastest other, whatever its strategy.
+  for (Candidate& candidate : profile.candidates) candidate.measured_tok_s = candidate.predicted_tok_s;
+  profile.decision.runner_up = "cpu";
+  profile.decision.margin = profile.decision.margin_low = profile.decision.margin_high = 1 / 1.002;
+  CHECK(
+      holds(said(profile), "runner-up: cpu, 4 threads, 1536 slots, 3 ahead (the same strategy with other settings);"));
+  CHECK(holds(said(profile), "\ntie: the interval holds 1"));
+  CHECK(holds(said(profile), "of one strategy a tie goes to"));
+}
+
 TEST_CASE("with decode runs the changes start from what was measured") {
   Profile profile = two_arms();
   profile.candidates[0].measured_tok_s = {1e6 / (4000 + 48 * 144.0)};  // 1 ms more than predicted
@@ -165,8 +195,7 @@ TEST_CASE("ties, forced options and warnings are told") {
   profile.decision.warnings = {"not confirmed: no decode run was measured, the prediction decides"};
   profile.conditions.forced = {"--slots 25%"};
   const std::string text = explain_text(profile);
-  CHECK(
-      holds(text, "- tie: the interval holds 1, or the two are nearer than 0.5 %; a tie goes to the simpler strategy"));
+  CHECK(holds(text, "- tie: the interval of the prediction holds 1, or the two are nearer than 0.5 %; a tie goes to"));
   CHECK(holds(text, "- forced: --slots 25%: candidates that it excludes were not compared\n"));
   CHECK(holds(text, "\nwarnings\n- not confirmed: no decode run was measured, the prediction decides\n"));
   CHECK(holds(text, "- not confirmed: no decode run of it was measured, the prediction decides\n"));

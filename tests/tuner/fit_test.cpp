@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <ctime>
 
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
@@ -298,6 +299,39 @@ TEST_CASE("the dense part comes back from steps that hold expert time") {
   }
   const DenseFit one = fit_dense(1, std::vector<DenseCell>{{1, 100, 1e-3, 2e-4}}, 1, 5);
   CHECK(one.cost.seconds(1, 100) == doctest::Approx(8e-4));
+}
+
+namespace {
+
+double cpu_seconds_of_fit(double spread, uint64_t seed) {
+  Random random(seed);
+  std::vector<SweepCell> cells;
+  for (const int hits : {0, 1, 2, 4}) {
+    for (const int fetched : {0, 1, 2, 4}) {
+      for (const int cpu : {0, 1, 2, 4}) {
+        if (hits + fetched + cpu > 4) continue;
+        SweepCell cell;
+        cell.counts = full_counts(1, hits, fetched, cpu, 0);
+        cell.seconds = 1e-6 * (4 + 6 * hits + (fetched > 0 ? 100 : 0) + 8 * cpu) * std::exp(spread * random.normal());
+        cells.push_back(cell);
+      }
+    }
+  }
+  mark_held_out(cells);
+  const std::clock_t start = std::clock();
+  fit_cost(Device::kHost, 2, cells, 1, 20);
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+}  // namespace
+
+TEST_CASE("cells of a machine that others kept busy cost the fit no more than a few times what quiet ones do") {
+  const double quiet = cpu_seconds_of_fit(0.01, 1);
+  // Without a limit to the moves of its search these take some 10 s each, and cells of a real tuning took minutes.
+  for (const auto& [spread, seed] : {std::pair{0.5, 3}, {1.0, 14}}) {
+    CAPTURE(seed);
+    CHECK(cpu_seconds_of_fit(spread, static_cast<uint64_t>(seed)) < std::max(1.0, 20 * quiet));
+  }
 }
 
 }  // namespace ft

@@ -52,7 +52,7 @@ int run_check(const ParsedOptions& options) {
   const CheckReport report = check_profile(profile, config, machine);
   const std::string text =
       options.text("--format") == "json"
-          ? check_json(report, path).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"
+          ? check_json(report, path).dump(2, ' ', true, OrderedJson::error_handler_t::replace) + "\n"
           : check_text(report, path);
   std::fputs(text.c_str(), stdout);
   return report.fits() ? kExitDone : kExitFailed;

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "kernels/base/error.h"
+#include "kernels/base/inputs.h"
 #include "kernels/base/json.h"
 #include "profiles/compare_report.h"
 #include "tuner/commands/commands.h"
@@ -10,18 +11,24 @@
 namespace ft {
 namespace {
 
-// A report that cannot be written must not pass for a regression, whose exit code is that of a failure.
+// Its own exit code: that of a failure is a regression's.
 void write_report(const std::string& path, const std::string& text) {
   try {
     write_file_atomically(path, text);
   } catch (const Error& error) {
-    throw Error(ErrorKind::kUsage, error.parts());
+    throw Error(ErrorKind::kNotWritten, error.parts());
   }
 }
 
 }  // namespace
 
 int run_compare(const ParsedOptions& options) {
+  const auto output = options.optional_text("--output");
+  if (output) {
+    const InputPath inputs[] = {{"BASE", options.positionals[0]}, {"NEW", options.positionals[1]}};
+    check_no_input("--output", *output, inputs);
+    check_output("--output", *output);
+  }
   const Profile base = read_profile(options.positionals[0]);
   const Profile next = read_profile(options.positionals[1]);
   CompareOptions asked;
@@ -35,7 +42,7 @@ int run_compare(const ParsedOptions& options) {
                                     .path = "--metric"});
   }
   const std::string report = compare_report(comparison, options.text("--format"));
-  if (const auto output = options.optional_text("--output")) {
+  if (output) {
     write_report(*output, report);
   } else {
     std::fputs(report.c_str(), stdout);

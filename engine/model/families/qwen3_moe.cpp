@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_config.h"
-#include "engine/model/config_reader.h"
+#include "engine/model/families/config_shapes.h"
 #include "engine/model/families/list.h"
 #include "engine/runtime/backend.h"
 #include "kernels/base/error.h"
@@ -14,19 +14,10 @@
 namespace ft {
 namespace {
 
-// No product of these reaches 2^62: the largest is all expert weights in bf16, 2^10 * 2^12 * 3 * 2^17 * 2^17 * 2 bytes.
-constexpr int64_t kMaxHidden = int64_t{1} << 17;
-constexpr int64_t kMaxExpertIntermediate = int64_t{1} << 17;
-constexpr int64_t kMaxDenseIntermediate = kMaxMatrixCols;
-constexpr int64_t kMaxVocab = kMaxMatrixRows;
-constexpr int64_t kMaxHeadsWidth = kMaxMatrixCols;  // num_attention_heads * head_dim
-constexpr int64_t kMaxHeads = 1024;
-
 struct Qwen3MoeConfig {
   ModelGeometry geometry;
   std::vector<bool> is_moe;  // per layer
-  int heads = 0;
-  int64_t kv_heads = 0, head_dim = 0;
+  HeadShape heads;
   int64_t dense_intermediate = 0;
   float norm_eps = 0;
   bool renormalize = false;
@@ -37,12 +28,7 @@ struct Qwen3MoeConfig {
 };
 
 void read_experts(const ConfigReader& reader, Qwen3MoeConfig& config) {
-  ExpertGeometry& expert = config.geometry.expert;
-  expert.hidden = config.geometry.hidden;
-  expert.intermediate = reader.integer("moe_intermediate_size", 1, kMaxExpertIntermediate, 768);
-  expert.experts = static_cast<int>(reader.integer_aliased("num_experts", "num_local_experts", 1, kMaxExperts, 128));
-  expert.top_k =
-      static_cast<int>(reader.integer("num_experts_per_tok", 1, std::min<int64_t>(kMaxTopK, expert.experts), 8));
+  read_expert_shape(reader, {.intermediate = 768, .experts = 128, .top_k = 8}, config.geometry);
   config.renormalize = reader.boolean("norm_topk_prob", false);
   config.dense_intermediate = reader.integer("intermediate_size", 1, kMaxDenseIntermediate, 6144);
 
@@ -61,26 +47,9 @@ void read_experts(const ConfigReader& reader, Qwen3MoeConfig& config) {
 
 void read_attention(const ConfigReader& reader, Qwen3MoeConfig& config) {
   ModelGeometry& geometry = config.geometry;
-  config.heads = static_cast<int>(reader.integer("num_attention_heads", 1, kMaxHeads, 32));
-  config.kv_heads = reader.integer("num_key_value_heads", 1, config.heads, 4);
-  if (config.heads % config.kv_heads != 0) {
-    reader.refuse("num_key_value_heads", "a divisor of num_attention_heads, " + std::to_string(config.heads));
-  }
-  if (!reader.has("head_dim") && geometry.hidden % config.heads != 0) {
-    reader.refuse("head_dim", "a value, since hidden_size is not a multiple of num_attention_heads");
-  }
-  const int64_t implied = geometry.hidden / config.heads;
-  config.head_dim = reader.has("head_dim") ? reader.integer("head_dim", 2, kMaxHeadDim) : implied;
-  if (config.head_dim < 2 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
-    reader.refuse("head_dim", "an even number from 2 to " + std::to_string(kMaxHeadDim) +
-                                  " (absent: hidden_size / num_attention_heads, here " + std::to_string(implied) + ")");
-  }
-  if (config.heads * config.head_dim > kMaxHeadsWidth) {
-    reader.refuse("num_attention_heads", "at most " + std::to_string(kMaxHeadsWidth / config.head_dim) +
-                                             " with a head_dim of " + std::to_string(config.head_dim));
-  }
-  geometry.kv.assign(static_cast<size_t>(geometry.layers), {config.kv_heads, config.head_dim});
-  geometry.widest_heads = config.heads * config.head_dim;
+  config.heads = read_heads(reader, geometry.hidden, {.heads = 32, .kv_heads = 4});
+  geometry.kv.assign(static_cast<size_t>(geometry.layers), {config.heads.kv_heads, config.heads.head_dim});
+  geometry.widest_heads = config.heads.query_width();
   config.attention_bias = reader.boolean("attention_bias", false);
 }
 
@@ -98,17 +67,14 @@ Qwen3MoeConfig read_config(const Json& json) {
   ModelGeometry& geometry = config.geometry;
   geometry.family = "qwen3_moe";
   reader.text("hidden_act", {"silu"}, "silu");
-  geometry.layers = static_cast<int>(reader.integer("num_hidden_layers", 1, kMaxLayers, 24));
-  geometry.hidden = reader.integer("hidden_size", 1, kMaxHidden, 2048);
-  geometry.vocab = reader.integer("vocab_size", 1, kMaxVocab, 151936);
-  geometry.max_positions = reader.integer("max_position_embeddings", 1, kMaxModelPositions, 32768);
+  read_model_shape(reader, {.layers = 24, .hidden = 2048, .vocab = 151936, .max_positions = 32768}, geometry);
   config.norm_eps = static_cast<float>(reader.number("rms_norm_eps", 1e-12, 0.1, 1e-6));
   config.tied = reader.boolean("tie_word_embeddings", false);
   read_attention(reader, config);
   config.window = read_window(json, reader);
   read_experts(reader, config);
   reader.number("partial_rotary_factor", 1, 1, 1);
-  config.rope = read_rope_settings(json, config.head_dim, geometry.max_positions);
+  config.rope = read_rope_settings(json, config.heads.head_dim, geometry.max_positions);
   return config;
 }
 
@@ -159,10 +125,10 @@ class Qwen3Moe final : public Family {
         return g.hidden;
       case Slot::kQuery:
       case Slot::kAttention:
-        return config_.heads * config_.head_dim;
+        return config_.heads.query_width();
       case Slot::kKey:
       case Slot::kValue:
-        return config_.kv_heads * config_.head_dim;
+        return config_.heads.kv_width();
       case Slot::kGate:
       case Slot::kUp:
         return has_dense ? config_.dense_intermediate : 0;
@@ -217,8 +183,8 @@ class Qwen3Moe final : public Family {
 
   AttentionWeights declare_attention(const std::string& prefix) {
     const ModelGeometry& g = config_.geometry;
-    const int64_t q_width = config_.heads * config_.head_dim;
-    const int64_t kv_width = config_.kv_heads * config_.head_dim;
+    const int64_t q_width = config_.heads.query_width();
+    const int64_t kv_width = config_.heads.kv_width();
     const std::string self = prefix + "self_attn.";
     AttentionWeights weights;
     weights.norm = list_.vector({prefix + "input_layernorm.weight"}, g.hidden);
@@ -226,8 +192,8 @@ class Qwen3Moe final : public Family {
     weights.key = list_.matrix({self + "k_proj"}, kv_width, g.hidden);
     weights.value = list_.matrix({self + "v_proj"}, kv_width, g.hidden);
     weights.out = list_.matrix({self + "o_proj"}, g.hidden, q_width);
-    weights.query_norm = list_.vector({self + "q_norm.weight"}, config_.head_dim);
-    weights.key_norm = list_.vector({self + "k_norm.weight"}, config_.head_dim);
+    weights.query_norm = list_.vector({self + "q_norm.weight"}, config_.heads.head_dim);
+    weights.key_norm = list_.vector({self + "k_norm.weight"}, config_.heads.head_dim);
     if (config_.attention_bias) {
       const VectorForm bias{.synthetic = 0};
       weights.query_bias = list_.vector({self + "q_proj.bias"}, q_width, bias);
@@ -247,10 +213,10 @@ class Qwen3Moe final : public Family {
                     {w.value, w.value_bias, Slot::kValue}});
     AttentionSpec spec;
     spec.kv_layer = layer;
-    spec.heads = config_.heads;
-    spec.kv_heads = static_cast<int>(config_.kv_heads);
-    spec.head_dim = config_.head_dim;
-    spec.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+    spec.heads = config_.heads.heads;
+    spec.kv_heads = static_cast<int>(config_.heads.kv_heads);
+    spec.head_dim = config_.heads.head_dim;
+    spec.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.heads.head_dim)));
     spec.window = config_.window;
     spec.q_norm = w.query_norm;
     spec.k_norm = w.key_norm;

@@ -26,6 +26,21 @@ std::vector<Value> sorted_by(const std::vector<Value>& items, const std::vector<
   return result;
 }
 
+// What jinja2 compares entries by: a list of one key, or of several ("a,b"). Equal keys are never put in order, so that
+// even undefined ones may stand beside each other.
+Value sort_key(Interpreter& interpreter, const Value& item, const BoundArguments& bound) {
+  const bool case_sensitive = bound.flag_or(1, false);
+  if (!bound.has(2) || bound.at(2).is(Kind::kNone)) return Value::list({case_folded(item, case_sensitive)});
+  if (!bound.at(2).is(Kind::kString)) {
+    return Value::list({case_folded(attribute_path(interpreter, item, bound.at(2)), case_sensitive)});
+  }
+  std::vector<Value> keys;
+  for (const std::string_view path : split(bound.at(2).as_string(), ",", -1)) {
+    keys.push_back(case_folded(attribute_path(interpreter, item, Value::string(std::string(path))), case_sensitive));
+  }
+  return Value::list(std::move(keys));
+}
+
 Value list_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const BoundArguments bound("list", arguments, {});
   return Value::list(iterate(value, interpreter.budget()));
@@ -33,24 +48,31 @@ Value list_filter(Interpreter& interpreter, const Value& value, const Arguments&
 
 Value first_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const BoundArguments bound("first", arguments, {});
+  if (value.is(Kind::kGenerator) && !value.items().empty()) {
+    Value item = std::move(value.items().front());
+    value.items().erase(value.items().begin());
+    interpreter.budget().charge(static_cast<int64_t>(value.items().size()));
+    return item;
+  }
   const std::vector<Value> items = iterate(value, interpreter.budget());
   return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
 }
 
 Value last_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const BoundArguments bound("last", arguments, {});
+  if (value.is(Kind::kGenerator)) fail("a generator cannot be read from its end");
   const std::vector<Value> items = iterate(value, interpreter.budget());
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
 }
 
 Value items_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const BoundArguments bound("items", arguments, {});
-  if (value.is(Kind::kUndefined)) return Value::list({});
+  if (value.is(Kind::kUndefined)) return Value::generator({});
   if (!value.is(Kind::kDict)) fail("Can only get item pairs from a mapping.");
   std::vector<Value> pairs;
   interpreter.budget().charge_entries(3 * value.as_dict().entries.size());
   for (const auto& [key, item] : value.as_dict().entries) pairs.push_back(Value::tuple({key, item}));
-  return Value::list(std::move(pairs));
+  return Value::generator(std::move(pairs));
 }
 
 Value dictsort_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
@@ -87,7 +109,8 @@ Value reverse_filter(Interpreter& interpreter, const Value& value, const Argumen
   const BoundArguments bound("reverse", arguments, {});
   std::vector<Value> items = iterate(value, interpreter.budget());
   std::reverse(items.begin(), items.end());
-  if (!value.is(Kind::kString)) return Value::list(std::move(items));
+  if (value.is(Kind::kGenerator)) return Value::list(std::move(items));  // Python cannot walk it from its end
+  if (!value.is(Kind::kString)) return Value::generator(std::move(items));
   std::string text;
   for (const Value& item : items) text += item.as_string();
   return Value::string(std::move(text));
@@ -97,10 +120,7 @@ Value sort_filter(Interpreter& interpreter, const Value& value, const Arguments&
   const BoundArguments bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const std::vector<Value> items = iterate(value, interpreter.budget());
   std::vector<Value> keys;
-  for (const Value& item : items) {
-    keys.push_back(
-        case_folded(bound.has(2) ? attribute_path(interpreter, item, bound.at(2)) : item, bound.flag_or(1, false)));
-  }
+  for (const Value& item : items) keys.push_back(sort_key(interpreter, item, bound));
   return Value::list(sorted_by(items, keys, bound.flag_or(0, false), interpreter.budget()));
 }
 
@@ -116,7 +136,7 @@ Value unique_filter(Interpreter& interpreter, const Value& value, const Argument
     items.push_back(item);
     keys.push_back(key);
   }
-  return Value::list(std::move(items));
+  return Value::generator(std::move(items));
 }
 
 template <bool want_largest>
@@ -157,14 +177,14 @@ Value map_filter(Interpreter& interpreter, const Value& value, const Arguments& 
       const Value part = attribute_path(interpreter, item, bound.at(0));
       results.push_back(part.is(Kind::kUndefined) ? bound.value(1, part) : part);
     }
-    return Value::list(std::move(results));
+    return Value::generator(std::move(results));
   }
   if (!arguments.positional.front().is(Kind::kString)) fail("map needs the name of a filter");
   const Filter filter = find_filter(arguments.positional.front().as_string());
   if (filter == nullptr) fail("map: no filter named '" + arguments.positional.front().as_string() + "'");
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.keywords};
   for (const Value& item : items) results.push_back(filter(interpreter, item, rest));
-  return Value::list(std::move(results));
+  return Value::generator(std::move(results));
 }
 
 // select, reject, selectattr, rejectattr: entries whose (attribute's) test gives `keep`; without a test, truth.
@@ -187,7 +207,7 @@ Value select_filter(Interpreter& interpreter, const Value& value, const Argument
     const Value tested = by_attribute ? attribute_path(interpreter, item, attribute) : item;
     if ((test != nullptr ? test(interpreter, tested, rest) : truthy(tested)) == keep) results.push_back(item);
   }
-  return Value::list(std::move(results));
+  return Value::generator(std::move(results));
 }
 
 Value batch_filter(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
@@ -199,13 +219,13 @@ Value batch_filter(Interpreter& interpreter, const Value& value, const Arguments
     if (static_cast<int64_t>(batch.size()) == size) batches.push_back(Value::list(std::exchange(batch, {})));
     batch.push_back(item);
   }
-  if (batch.empty()) return Value::list(std::move(batches));
+  if (batch.empty()) return Value::generator(std::move(batches));
   if (bound.has(1) && !bound.at(1).is(Kind::kNone)) {
     interpreter.budget().charge_entries(static_cast<size_t>(size));
     batch.resize(static_cast<size_t>(size), bound.at(1));
   }
   batches.push_back(Value::list(std::move(batch)));
-  return Value::list(std::move(batches));
+  return Value::generator(std::move(batches));
 }
 
 constexpr std::pair<std::string_view, Filter> kFilters[] = {

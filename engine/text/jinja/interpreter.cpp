@@ -167,15 +167,18 @@ void Interpreter::run_for(const Statement& statement) {
     ~Release() { loop.passes = nullptr; }
   } const release{*loop};
   const int loop_id = template_.names.find("loop");
+  bool one_ended = false;  // jinja2 runs else where no body came to its end: after break and continue too
   while (loop->advance()) {
     budget_.charge(1);
     scope_ = std::make_shared<Scope>(Scope{outer, {}});
     set_variable(loop_id, Value::object(Kind::kLoop, loop));
     assign(statement.targets.front(), loop->current);
-    if (run_block(statement.body) == Flow::kBreak) break;
+    const Flow flow = run_block(statement.body);
+    if (flow == Flow::kBreak) break;
+    one_ended |= flow == Flow::kNext;
   }
   scope_ = outer;
-  if (loop->index0 < 0) run_body_in_scope(statement.else_body);
+  if (!one_ended) run_body_in_scope(statement.else_body);
 }
 
 void Interpreter::run_with(const Statement& statement) {

@@ -108,6 +108,12 @@ Value find_text_method(Interpreter&, const Value& self, const Arguments& argumen
   return Value::integer(static_cast<int64_t>(utf8_length(std::string_view(text).substr(0, at))));
 }
 
+Value index_text_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
+  const Value found = find_text_method<false>(interpreter, self, arguments);
+  if (found.as_int() < 0) fail("substring not found");
+  return found;
+}
+
 Value count_text_method(Interpreter&, const Value& self, const Arguments& arguments) {
   const BoundArguments bound("count", arguments, {"sub"});
   const std::string part = bound.text(0);
@@ -148,7 +154,7 @@ Value get_method(Interpreter&, const Value& self, const Arguments& arguments) {
 }
 
 Value items_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  return find_filter("items")(interpreter, self, arguments);
+  return Value::list(iterate(find_filter("items")(interpreter, self, arguments), interpreter.budget()));
 }
 
 Value keys_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
@@ -281,6 +287,8 @@ constexpr NamedMethod kStringMethods[] = {
     {"find", find_text_method<false>},
     {"rfind", find_text_method<true>},
     {"count", count_text_method},
+    {"index", index_text_method},
+    {"title", case_method<title_by_letters>},
     {"removeprefix", remove_affix_method<false>},
     {"removesuffix", remove_affix_method<true>},
     {"isdigit", isdigit_method},

@@ -228,8 +228,17 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
     case Kind::kTuple:
       return std::any_of(container.items().begin(), container.items().end(),
                          [&](const Value& value) { return equal(value, item, budget); });
+    case Kind::kGenerator: {  // reads up to what it looks for
+      std::vector<Value>& rest = container.items();
+      const auto found =
+          std::find_if(rest.begin(), rest.end(), [&](const Value& value) { return equal(value, item, budget); });
+      const bool is_there = found != rest.end();
+      rest.erase(rest.begin(), is_there ? found + 1 : found);
+      return is_there;
+    }
     case Kind::kDict:
-      if (item.is_sequence() || item.is(Kind::kDict)) fail("unhashable type: " + type_name(item));
+      if (item.is(Kind::kList) || item.is(Kind::kDict)) fail("unhashable type: " + type_name(item));
+      if (item.is(Kind::kTuple)) return false;  // no key is one
       return container.as_dict().find(item) != nullptr;
     default:
       fail("argument of type " + type_name(container) + " is not iterable");
@@ -310,6 +319,9 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
     case Kind::kTuple:
       budget.charge_entries(value.items().size());
       return value.items();
+    case Kind::kGenerator:
+      budget.charge_entries(value.items().size());
+      return std::exchange(value.items(), {});
     case Kind::kDict:
       budget.charge_entries(value.as_dict().entries.size());
       for (const auto& entry : value.as_dict().entries) items.push_back(entry.first);

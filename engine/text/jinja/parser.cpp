@@ -322,4 +322,27 @@ Target Parser::target(bool may_be_attribute) {
   return result;
 }
 
+ExpressionPtr Parser::make(ExpressionKind kind, int line) const {
+  auto expression = std::make_unique<Expression>();
+  expression->kind = kind;
+  expression->line = line;
+  return expression;
+}
+
+ExpressionPtr Parser::constant(Value value, int line) const {
+  ExpressionPtr expression = make(ExpressionKind::kConstant, line);
+  expression->constant = std::move(value);
+  return expression;
+}
+
+void Parser::adopt(Expression& parent, std::vector<ExpressionPtr>& list, ExpressionPtr operand) const {
+  if (operand != nullptr) {
+    parent.depth = std::max(parent.depth, operand->depth + 1);
+    if (parent.depth > kMaxNesting) {
+      refuse_template("expression nested deeper than " + std::to_string(kMaxNesting), parent.line);
+    }
+  }
+  list.push_back(std::move(operand));
+}
+
 }  // namespace ft::jinja

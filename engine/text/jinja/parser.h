@@ -63,6 +63,8 @@ class Parser {
   ExpressionPtr call(ExpressionPtr value);
   void arguments(Expression& call);
   ExpressionPtr binary(BinaryOp op, ExpressionPtr left, ExpressionPtr right, int line);
+
+  // Nodes (parser.cpp).
   ExpressionPtr make(ExpressionKind kind, int line) const;
   ExpressionPtr constant(Value value, int line) const;
   // Puts `operand` under `parent`; bounds the depth of the tree.

@@ -3,37 +3,16 @@
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/limits.h"
 #include "engine/text/jinja/parser.h"
+#include "engine/text/jinja/refusals.h"
 
 namespace ft::jinja {
-
-ExpressionPtr Parser::make(ExpressionKind kind, int line) const {
-  auto expression = std::make_unique<Expression>();
-  expression->kind = kind;
-  expression->line = line;
-  return expression;
-}
-
-ExpressionPtr Parser::constant(Value value, int line) const {
-  ExpressionPtr expression = make(ExpressionKind::kConstant, line);
-  expression->constant = std::move(value);
-  return expression;
-}
-
-void Parser::adopt(Expression& parent, std::vector<ExpressionPtr>& list, ExpressionPtr operand) const {
-  if (operand != nullptr) {
-    parent.depth = std::max(parent.depth, operand->depth + 1);
-    if (parent.depth > kMaxNesting) {
-      refuse_template("expression nested deeper than " + std::to_string(kMaxNesting), parent.line);
-    }
-  }
-  list.push_back(std::move(operand));
-}
 
 ExpressionPtr Parser::binary(BinaryOp op, ExpressionPtr left, ExpressionPtr right, int line) {
   ExpressionPtr result = make(ExpressionKind::kBinary, line);
   result->op = op;
   adopt(*result, result->operands, std::move(left));
   adopt(*result, result->operands, std::move(right));
+  refuse_unsupported_binary(*result);
   return result;
 }
 
@@ -297,6 +276,7 @@ ExpressionPtr Parser::filter(ExpressionPtr value) {
   if (result->filter == nullptr) refuse_template("filter '" + result->text + "'", result->line);
   if (value != nullptr) adopt(*result, result->operands, std::move(value));
   if (is_operator("(")) arguments(*result);
+  refuse_unsupported_filter(*result);
   return result;
 }
 
@@ -336,6 +316,7 @@ ExpressionPtr Parser::subscript(ExpressionPtr value) {
     result = make(ExpressionKind::kAttribute, line);
     adopt(*result, result->operands, std::move(value));
     result->text = expect_name();
+    refuse_unsupported_attribute(*result);
     return result;
   }
   take();  // [
@@ -364,6 +345,7 @@ ExpressionPtr Parser::call(ExpressionPtr value) {
   ExpressionPtr result = make(ExpressionKind::kCall, current().line);
   adopt(*result, result->operands, std::move(value));
   arguments(*result);
+  refuse_unsupported_call(*result);
   return result;
 }
 

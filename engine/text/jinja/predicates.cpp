@@ -56,7 +56,7 @@ constexpr NamedTest kTests[] = {
     // Python's Undefined can be iterated and has a length, so it is both.
     {"iterable", kind_test<[](const Value& v) {
        return v.is_sequence() || v.is(Kind::kString) || v.is(Kind::kDict) || v.is(Kind::kUndefined) ||
-              v.is(Kind::kLoop);
+              v.is(Kind::kLoop) || v.is(Kind::kGenerator);
      }>},
     {"sequence", kind_test<[](const Value& v) {
        return v.is_sequence() || v.is(Kind::kString) || v.is(Kind::kDict) || v.is(Kind::kUndefined);

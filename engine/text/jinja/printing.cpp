@@ -79,7 +79,7 @@ class Printer {
         out += float_text(value.as_number());
         return;
       case Kind::kString:
-        put(quoted(value.as_string()));
+        put(value.is_markup() ? "Markup(" + quoted(value.as_string()) + ")" : quoted(value.as_string()));
         return;
       case Kind::kList:
       case Kind::kTuple:
@@ -87,6 +87,7 @@ class Printer {
       case Kind::kDict:
       case Kind::kNamespace:
         return mapping(value, depth);
+      case Kind::kGenerator:
       case Kind::kFunction:
       case Kind::kLoop:
         fail("a " + type_name(value) + " cannot be printed");
@@ -300,6 +301,8 @@ std::string type_name(const Value& value) {
       return "list";
     case Kind::kTuple:
       return "tuple";
+    case Kind::kGenerator:
+      return "generator";
     case Kind::kDict:
       return "dict";
     case Kind::kNamespace:

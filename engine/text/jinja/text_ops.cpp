@@ -176,6 +176,24 @@ std::string capitalize(std::string_view text) {
          lowered.substr(lowered_first);
 }
 
+std::string title_by_letters(std::string_view text) {
+  const auto is_cased = [](const Utf8Step& step) {
+    return u_hasBinaryProperty(static_cast<UChar32>(step.code_point), UCHAR_CASED) != 0;
+  };
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step first = utf8_step(text, at);
+    const auto length = static_cast<size_t>(first.length);
+    result += from_icu(to_icu(text.substr(at, length)).toTitle(nullptr, icu::Locale::getRoot()));
+    at += length;
+    if (!is_cased(first)) continue;
+    const size_t rest = at;
+    while (at < text.size() && is_cased(utf8_step(text, at))) at += static_cast<size_t>(utf8_step(text, at).length);
+    result += lower(text.substr(rest, at - rest));
+  }
+  return result;
+}
+
 std::string title(std::string_view text) {
   const auto separates = [](char32_t c) {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_python_space(c);

@@ -27,8 +27,9 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string title(std::string_view text);        // the filter: words begin after -, white space, ( { [ <
-std::string escape_html(std::string_view text);  // MarkupSafe: & < > ' "
+std::string title(std::string_view text);             // the filter: words begin after -, white space, ( { [ <
+std::string title_by_letters(std::string_view text);  // str.title: words begin after what is no letter
+std::string escape_html(std::string_view text);       // MarkupSafe: & < > ' "
 
 // Code points [begin, end) of the text. REQUIRES: begin <= end <= length.
 std::string_view substring(std::string_view text, int64_t begin, int64_t end);

@@ -31,7 +31,7 @@ void take_children(const std::shared_ptr<Object>& object, std::vector<Value>& pe
 }
 
 bool holds_values(const Value& value) {
-  return value.is_sequence() || value.is(Kind::kDict) || value.is(Kind::kNamespace);
+  return value.is_sequence() || value.is(Kind::kGenerator) || value.is(Kind::kDict) || value.is(Kind::kNamespace);
 }
 
 void release(std::vector<Value> pending) {
@@ -114,6 +114,12 @@ Value Value::list(std::vector<Value> items) {
   auto object = std::make_shared<ListObject>();
   object->items = std::move(items);
   value.object_ = std::move(object);
+  return value;
+}
+
+Value Value::generator(std::vector<Value> items) {
+  Value value = list(std::move(items));
+  value.kind_ = Kind::kGenerator;
   return value;
 }
 

@@ -26,6 +26,7 @@ enum class Kind : uint8_t {
   kString,
   kList,
   kTuple,
+  kGenerator,  // entries that can be read once: what map, select and their like give
   kDict,
   kNamespace,
   kFunction,  // macros, bound methods, global functions
@@ -50,6 +51,7 @@ class Value {
   static Value markup(std::string text);  // a string that `safe` or `escape` marked
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
+  static Value generator(std::vector<Value> items);  // always true, without length or index, empty when it was read
   static Value dict(std::shared_ptr<DictObject> dict);
   static Value object(Kind kind, std::shared_ptr<Object> object);  // kNamespace (a DictObject), kFunction, kLoop
   static Value from_json(const OrderedJson& json);                 // REQUIRES: depth bounded by the JSON limits
@@ -67,7 +69,7 @@ class Value {
   double as_number() const { return kind_ == Kind::kFloat ? real_ : static_cast<double>(integer_); }
   const std::string& as_string() const;          // kString
   const std::string& undefined_message() const;  // kUndefined
-  std::vector<Value>& items() const;             // kList, kTuple
+  std::vector<Value>& items() const;             // kList, kTuple, kGenerator: those not read yet
   DictObject& as_dict() const;                   // kDict, kNamespace
   const std::shared_ptr<Object>& as_object() const { return object_; }
 

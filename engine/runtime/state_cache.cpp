@@ -1,0 +1,22 @@
+#include "engine/runtime/state_cache.h"
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+
+namespace ft {
+
+float* StateCache::layer(int sequence, int state_layer, int64_t layer_floats) {
+  FT_CHECK(sequence >= 0 && sequence < sequences_);
+  FT_CHECK(state_layer >= 0 && (state_layer + 1) * layer_floats <= floats_);
+  return memory_.as<float>() + sequence * floats_ + state_layer * layer_floats;
+}
+
+void StateCache::copy_sequence(int sequence, const StateCache& from, int from_sequence) {
+  FT_CHECK(floats_ == from.floats_);
+  FT_CHECK(sequence >= 0 && sequence < sequences_ && from_sequence >= 0 && from_sequence < from.sequences_);
+  if (floats_ == 0) return;
+  std::copy_n(from.memory_.as<float>() + from_sequence * floats_, floats_, memory_.as<float>() + sequence * floats_);
+}
+
+}  // namespace ft
