@@ -15,13 +15,35 @@ struct HitTable {
   const uint64_t* prefetched;  // prefetched_in of its slot
 };
 
+// A token's predictions for the next layer: lane i of the first warp has the i-th, or -1, and its slot, or -1.
+struct Predicted {
+  int32_t id = -1, slot = -1;
+};
+
+// The lane's prediction, where the layer looks ahead; of more than a warp of them, which no plan of hits takes, one of
+// those behind in two lanes.
+__device__ __forceinline__ int32_t prediction_of_lane(const PlanArgs& a) {
+  if (a.max_prefetches == 0 || a.table.slots == 0 || a.layer + 1 >= a.table.layers) return -1;
+  const auto lane = static_cast<int>(threadIdx.x);
+  const int32_t own = lane < a.predicted_ranks ? a.predicted[lane] : -1;
+  const int32_t behind = a.predicted_ranks > kWarp ? a.predicted[kWarp] : -1;
+  return behind >= 0 ? behind : own;
+}
+
 // Lane s < k of the first warp has the s-th expert; the other lanes have any id. Whole warp. False, and nothing is
 // written, where the plan is more than hits.
-__device__ inline bool place_hits(const PlanArgs& a, const PlanInput& input, const HitTable& hits, int32_t id) {
+__device__ inline bool place_hits(const PlanArgs& a, const PlanInput& input, const HitTable& hits, int32_t id,
+                                  const Predicted& predicted) {
   const SlotTableView& table = a.table;
   const int lane = static_cast<int>(threadIdx.x), k = a.top_k;
   if (a.placement != Placement::kTable || table.slots == 0) return false;
-  if (a.max_prefetches > 0 && a.layer + 1 < table.layers) return false;
+  // With no miss and every prediction in a slot nothing is prefetched. One that is named twice is left to the full
+  // plan.
+  const unsigned names = __ballot_sync(kFullWarp, predicted.id >= 0);
+  if (names != 0 && (__any_sync(kFullWarp, predicted.id >= 0 && predicted.slot < 0) ||
+                     __any_sync(kFullWarp, predicted.id >= 0 && __popc(__match_any_sync(names, predicted.id)) > 1))) {
+    return false;
+  }
   const PlanTime time = time_of(a, input);
   if (time.new_step && input.aside > 0) return false;  // something is held from the step before
   const bool has = lane < k, named = has && id >= 0;
@@ -60,6 +82,7 @@ __device__ inline bool place_hits(const PlanArgs& a, const PlanInput& input, con
   };
   count(a.counters->hits, k);
   count(a.counters->useful, useful);
+  count(a.counters->predicted, __popc(names));
   count(a.counters->misses_histogram[0], 1);
   table.clock[kPlanNumber] = time.plan;
   table.clock[kStepNumber] = time.step;

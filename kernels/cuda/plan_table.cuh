@@ -151,8 +151,9 @@ __device__ inline int fill_slots(const PlanArgs& a, const PlanLists& lists, int 
   return kept;
 }
 
-// lists.named_at from the predictions; state.predicted, the number of distinct ones. Ends with a barrier.
-__device__ inline void name_predicted(const PlanArgs& a, const PlanLists& lists, PlanState& state) {
+// lists.named_at from the predictions; state.predicted, the number of distinct ones. Gives whether one of them is in no
+// slot. Ends with a barrier.
+__device__ inline bool name_predicted(const PlanArgs& a, const PlanLists& lists, PlanState& state) {
   const int thread = static_cast<int>(threadIdx.x), tokens = static_cast<int>(a.tokens);
   for (int e = thread; e < a.table.experts; e += kPlanThreads) lists.named_at[e] = kNotNamed;
   __syncthreads();
@@ -162,11 +163,15 @@ __device__ inline void name_predicted(const PlanArgs& a, const PlanLists& lists,
   }
   __syncthreads();
   int named = 0;
+  bool absent = false;
+  const int32_t* slot_of_expert = a.table.slot_of_key + static_cast<int64_t>(a.layer + 1) * a.table.experts;
   for (int base = 0; base < a.table.experts; base += kPlanThreads) {
-    named += __syncthreads_count(base + thread < a.table.experts && lists.named_at[base + thread] != kNotNamed);
+    const bool is_named = base + thread < a.table.experts && lists.named_at[base + thread] != kNotNamed;
+    absent = absent || (is_named && slot_of_expert[base + thread] < 0);
+    named += __syncthreads_count(is_named);
   }
   if (thread == 0) state.predicted = named;
-  __syncthreads();
+  return __syncthreads_or(absent);
 }
 
 // Victims [first, count) that a prefetch may take move to the front of lists.candidate_slot, at most `most`; what is
@@ -310,10 +315,11 @@ __device__ inline void place_by_table(const PlanArgs& a, const PlanInput& input,
   hand_over(a, lists, uses.misses - fetches, state);
   if (uses.arriving > 0) place_arriving(a, lists, distinct, uses.hits + fetches, state);
   const bool looks_ahead = a.max_prefetches > 0 && table.slots > 0 && a.layer + 1 < table.layers;
-  if (looks_ahead) name_predicted(a, lists, state);
+  const bool absent = looks_ahead && name_predicted(a, lists, state);
   const int room = max(0, table.slots - aside - table.max_distinct);  // what may be held aside
   const int promotions = max(0, min(min(a.max_promotions, uses.misses - fetches), min(room, open - fetches)));
-  const int most = looks_ahead ? min(a.max_prefetches, room) : 0;
+  // Without an absent one there is nothing to prefetch, unless a miss takes the slot of a predicted expert.
+  const int most = absent || fetches + promotions > 0 ? min(looks_ahead ? a.max_prefetches : 0, room) : 0;
   const int candidates =
       min(open, fetches + promotions + (most > 0 && state.predicted > 0 ? most + state.predicted : 0));
   int kept = 0;

@@ -6,11 +6,13 @@
 // before the wait for the kernel before: no step writes them.
 #include <algorithm>
 
+#include "kernels/cuda/choose_token.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/plan.cuh"
+#include "kernels/cuda/plan_hits.cuh"
 #include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/router_tile.cuh"
 
@@ -22,6 +24,9 @@ namespace {
 constexpr int kMaxTokens = 2;
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChoices = 16;
+constexpr int kPerLane = 16;  // experts that a lane ranks where one warp chooses for one token
+constexpr int kWarpExperts = kPerLane * kWarp;
+static_assert(kWarpExperts <= kPlanThreads);
 constexpr int kGroup = 32;  // experts that one warp ranks
 using Row = NormRow<kPlanThreads, 4>;
 constexpr int kStageFloats = std::max(kNormStageFloats, Row::kStageFloats);
@@ -186,6 +191,28 @@ __device__ void choose(const Route& r, bool forced, unsigned char* memory, int32
   __syncthreads();
 }
 
+// One token's experts by the first warp, and the plan where all are in slots. Ids also to `ids` in shared memory.
+__device__ __forceinline__ bool choose_and_place(const Route& r, const PlanArgs& a, const PlanInput& input,
+                                                 const HitTable& hits, const Predicted& predicted, bool forced,
+                                                 int32_t* ids) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  float logits[kPerLane];
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    logits[j] = lane + j * kWarp < r.rows ? __ldcg(r.logits + lane + j * kWarp) : 0.0f;
+  }
+  const int32_t forced_id = forced && lane < r.top.k ? r.top.forced_ids[lane] : -1;
+  const Chosen chosen = choose_token(logits, r.rows, r.top.k, r.top.renormalize);
+  const int32_t id = forced ? forced_id : chosen.id;
+  if (lane < r.top.k) {
+    ids[lane] = id;
+    r.top.ids[lane] = id;
+    r.top.weights[lane] = chosen.weight;
+    if (r.top.record != nullptr) r.top.record[lane] = id;
+  }
+  return place_hits(a, input, hits, id, predicted);
+}
+
 // True in the block that comes last, which then sees what the others wrote. Ends with a barrier.
 __device__ bool arrive_last(uint32_t* arrived) {
   __shared__ bool last;
@@ -206,6 +233,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   __shared__ PlanState state;
   __shared__ float scales[kNormPackTokens];
   __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
+  __shared__ uint64_t priority[kWarpExperts], prefetched[kWarpExperts];
+  __shared__ bool placed;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   RouterWeights weights{};
   if (warp < r.blocks) load_weights(r, warp, lane, weights);
@@ -224,6 +253,11 @@ __global__ void __launch_bounds__(kPlanThreads)
     const int expert = thread + i * kPlanThreads;
     if (a.table.slots > 0 && expert < r.rows) slots[i] = input.slot_of_expert[expert];
   }
+  const bool by_warp = r.tokens == 1 && r.rows <= kWarpExperts, tells = by_warp && a.table.slots > 0;
+  Predicted predicted;
+  if (by_warp && warp == 0) predicted.id = prediction_of_lane(a);
+  const uint64_t used =
+      tells && thread < r.rows ? a.table.priority_of_key[static_cast<int64_t>(a.layer) * a.table.experts + thread] : 0;
   auto* x = reinterpret_cast<uint32_t*>(memory);
   const int64_t row_words = activation_words(r.source.cols);
   auto* stage = reinterpret_cast<float*>(x + r.tokens * row_words);
@@ -232,6 +266,10 @@ __global__ void __launch_bounds__(kPlanThreads)
     row.pack(r.source.x, static_cast<int>(r.source.cols), r.source.norm_eps, stage, scales, x);
   } else {
     norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
+  }
+  const uint64_t brought = tells && thread < r.rows && slots[0] >= 0 ? a.table.prefetched_in[slots[0]] : 0;
+  if (predicted.id >= 0) {
+    predicted.slot = a.table.slot_of_key[static_cast<int64_t>(a.layer + 1) * a.table.experts + predicted.id];
   }
   for (int block = warp; block < r.blocks; block += kPlanWarps) {
     if (block != warp) load_weights(r, block, lane, weights);
@@ -247,7 +285,18 @@ __global__ void __launch_bounds__(kPlanThreads)
   for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) slot_of_expert[thread + i * kPlanThreads] = slots[i];
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
-  choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
+  if (by_warp) {
+    if (thread < kWarpExperts) priority[thread] = used, prefetched[thread] = brought;
+    __syncthreads();
+    if (warp == 0) {
+      const bool done = choose_and_place(r, a, input, {slot_of_expert, priority, prefetched}, predicted, forced, ids);
+      if (thread == 0) placed = done;
+    }
+    __syncthreads();
+    if (placed) return;
+  } else {
+    choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
+  }
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
 

@@ -7,6 +7,7 @@
 // weights before the wait for the kernel before.
 #include <algorithm>
 
+#include "kernels/cuda/choose_token.cuh"
 #include "kernels/cuda/cluster_send.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/norm_row.cuh"
@@ -84,94 +85,17 @@ __device__ __forceinline__ void send_logits(const TokenRoute& r, const float* su
   }
 }
 
-struct Chosen {  // of slot s, in lane s < k
-  int32_t id;
-  float weight;
-};
-
-// A lane's keys and experts, largest key first; ties keep the order.
-__device__ __forceinline__ void sort_own(uint32_t (&key)[kPerLane], int32_t (&expert)[kPerLane]) {
-#pragma unroll
-  for (int pass = kPerLane - 1; pass > 0; --pass) {
-#pragma unroll
-    for (int i = 0; i < pass; ++i) {
-      const bool swap = key[i + 1] > key[i];
-      const uint32_t low = swap ? key[i] : key[i + 1];
-      const int32_t low_expert = swap ? expert[i] : expert[i + 1];
-      key[i] = swap ? key[i + 1] : key[i];
-      expert[i] = swap ? expert[i + 1] : expert[i];
-      key[i + 1] = low;
-      expert[i + 1] = low_expert;
-    }
-  }
-}
-
-// router_top_k (kernels/ops/rows.h) by one warp: expert lane + 32 j is the lane's j-th.
-__device__ __forceinline__ Chosen choose(const float* logits, int experts, int k, bool renormalize) {
-  const int lane = static_cast<int>(threadIdx.x);
-  constexpr float kMinusInfinity = -__builtin_huge_valf();
-  float p[kPerLane], largest = kMinusInfinity;
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) {
-    p[j] = lane + j * kWarp < experts ? logits[lane + j * kWarp] : kMinusInfinity;
-    largest = f32::max(p[j], largest);
-  }
-  const uint32_t bits = __float_as_uint(largest);
-  const uint32_t ordered = __reduce_max_sync(kFullWarp, (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u);
-  largest = __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
-  float lane_sum = 0.0f;
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) p[j] = f32::exp(f32::sub(p[j], largest));
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) {  // lane l < 16 adds experts l, l + 16, ...
-    const float upper = __shfl_down_sync(kFullWarp, p[j], kLanes);
-    if (lane + j * kWarp < experts) lane_sum = f32::add(lane_sum, p[j]);
-    if (lane + j * kWarp + kLanes < experts) lane_sum = f32::add(lane_sum, upper);
-  }
-  const float sum = __shfl_sync(kFullWarp, f32::tree_sum(lane_sum), 0);
-  const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
-  uint32_t key[kPerLane];          // the probabilities' bits + 1, which compare as the values do
-  int32_t expert[kPerLane];
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) {
-    expert[j] = lane + j * kWarp;
-    key[j] = expert[j] < experts ? (is_nan ? 1u : __float_as_uint(f32::div(p[j], sum)) + 1u) : 0u;
-  }
-  sort_own(key, expert);
-  Chosen chosen{0, 0.0f};
-  float all = 0.0f;
-  for (int s = 0; s < k; ++s) {
-    const uint32_t best = __reduce_max_sync(kFullWarp, key[0]);
-    const unsigned tied = __ballot_sync(kFullWarp, key[0] == best);
-    int winner = __ffs(static_cast<int>(tied)) - 1;
-    if ((tied & (tied - 1)) != 0) {
-      const auto candidate = static_cast<unsigned>(key[0] == best ? expert[0] : kMaxExperts);
-      winner = static_cast<int>(__reduce_min_sync(kFullWarp, candidate)) % kWarp;
-    }
-    const int32_t id = __shfl_sync(kFullWarp, expert[0], winner);
-    const float weight = is_nan ? sum : __uint_as_float(best - 1u);
-    all = f32::add(all, weight);
-    if (lane == s) chosen = {id, weight};
-    const bool own = lane == winner;
-#pragma unroll
-    for (int j = 0; j + 1 < kPerLane; ++j) {
-      key[j] = own ? key[j + 1] : key[j];
-      expert[j] = own ? expert[j + 1] : expert[j];
-    }
-    key[kPerLane - 1] = own ? 0u : key[kPerLane - 1];
-  }
-  if (renormalize) chosen.weight = f32::div(chosen.weight, all);
-  return chosen;
-}
-
 // The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
 // or null.
 __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
                                                  const float* logits, uint32_t barrier, const HitTable& hits,
-                                                 const int32_t* forced_id, int32_t* ids) {
+                                                 const Predicted& predicted, const int32_t* forced_id, int32_t* ids) {
   const auto lane = static_cast<int>(threadIdx.x);
   wait_for_bytes(barrier);
-  const Chosen chosen = choose(logits, r.rows, r.top.k, r.top.renormalize);
+  float own[kPerLane];
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) own[j] = lane + j * kWarp < r.rows ? logits[lane + j * kWarp] : 0.0f;
+  const Chosen chosen = choose_token(own, r.rows, r.top.k, r.top.renormalize);
   const int32_t id = forced_id != nullptr ? *forced_id : chosen.id;
   if (lane < r.top.k) {
     ids[lane] = id;
@@ -179,7 +103,7 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
     r.top.weights[lane] = chosen.weight;
     if (r.top.record != nullptr) r.top.record[lane] = id;
   }
-  return place_hits(a, input, hits, id);
+  return place_hits(a, input, hits, id, predicted);
 }
 
 #endif
@@ -211,7 +135,9 @@ __global__ void __launch_bounds__(kPlanThreads)
   bool forced = false;
   int32_t forced_id = -1, slot = -1;
   uint64_t used = 0;
+  Predicted predicted;
   if (leads) {
+    if (warp == 0) predicted.id = prediction_of_lane(a);
     input = PlanInput(a);
     if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
     if (a.table.slots > 0 && thread < r.rows) {
@@ -224,6 +150,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   auto* sums = stage + Row::kStageFloats;
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
+  if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
   for (int unit = warp; unit < units; unit += kPlanWarps) {
     if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
@@ -242,7 +169,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (!leads) return;
   if (warp == 0) {
     const bool done = choose_and_place(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched},
-                                       forced ? &forced_id : nullptr, ids);
+                                       predicted, forced ? &forced_id : nullptr, ids);
     if (thread == 0) placed = done;
   }
   __syncthreads();
@@ -280,7 +207,10 @@ int64_t shared_bytes_allowed() {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
-    check(cudaOccupancyMaxActiveClusters(&clusters, route_token_kernel, &config), "cannot count clusters");
+    if (cudaOccupancyMaxActiveClusters(&clusters, route_token_kernel, &config) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // a partitioned device may refuse the question: it has none
+      return 0;
+    }
     return clusters > 0 ? allowed : 0;
   }();
   return bytes;

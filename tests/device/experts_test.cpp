@@ -268,10 +268,34 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
 }  // namespace
 
 void test_experts(Context& context) {
-  const std::vector<int> kCounts[] = {
-      {1}, {0}, {1, 0, 1, 1}, {0, 2, 3, 0}, {5, 1, 8}, {4, 6, 7}, {17, 0, 9}, {64}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
-  const Shape kShapes[] = {{32, 32},  {64, 96},   {288, 64}, {544, 288}, {1056, 160}, {2048, 768},
-                           {100, 37}, {257, 129}, {40, 255}, {16, 1},    {240, 1000}, {400, 240}};
+  const std::vector<int> kCounts[] = {{1},
+                                      {0},
+                                      {1, 0, 1, 1},
+                                      {0, 2, 3, 0},
+                                      {5, 1, 8},
+                                      {4, 6, 7},
+                                      {17, 0, 9},
+                                      {64},
+                                      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                                      std::vector<int>(16, 1),
+                                      std::vector<int>(17, 1)};  // the most that one launch of down takes, and one more
+  const Shape kShapes[] = {{32, 32},
+                           {64, 96},
+                           {288, 64},
+                           {544, 288},
+                           {1056, 160},
+                           {2048, 768},
+                           {100, 37},
+                           {257, 129},
+                           {40, 255},
+                           {16, 1},
+                           {240, 1000},
+                           {400, 240},
+                           // 16 items of bf16, and of four bits, on both sides of its shared memory
+                           {64, 384},
+                           {64, 416},
+                           {64, 1408},
+                           {64, 1440}};
   for (const FormatInfo& format : all_formats()) {
     uint64_t seed = 10000;
     for (const Mix& mix : kMixes) {

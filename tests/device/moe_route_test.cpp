@@ -16,12 +16,14 @@ namespace {
 struct RouteShape {
   int experts = 8, top_k = 2, tokens = 1;
   int64_t hidden = 256;
+  int predicted = 0;       // experts named for the next layer; 0: no look-ahead
+  bool all_slots = false;  // soon every expert is in a slot, and plans are of hits alone
 };
 
 class RouteRig {
  public:
   RouteRig(const RouteShape& s, int layers, int slots, uint64_t seed)
-      : shape(s), plan({layers, s.experts, slots, s.tokens, s.top_k, s.hidden}) {
+      : shape(s), plan({layers, s.experts, slots, s.tokens, s.top_k, s.hidden, s.predicted}) {
     const FormatInfo& format = format_info(FormatId::kBf16);
     const PackedLayout layout = format.layout(s.experts, s.hidden);
     const int64_t row_words = activation_words(s.hidden);
@@ -105,6 +107,12 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
   const std::string found[] = {
       compare_arrays("slot_of_key", a, b, a.args.table.slot_of_key, b.args.table.slot_of_key, keys),
       compare_arrays("stamp", a, b, a.args.table.stamp, b.args.table.stamp, s.slots),
+      compare_arrays("priority", a, b, a.args.table.priority_of_key, b.args.table.priority_of_key, keys),
+      compare_arrays("filled_in", a, b, a.args.table.filled_in, b.args.table.filled_in, s.slots),
+      compare_arrays("prefetched_in", a, b, a.args.table.prefetched_in, b.args.table.prefetched_in, s.slots),
+      compare_arrays("queue", a, b, a.args.queue.words, b.args.queue.words, cuda::kLinkWords),
+      compare_arrays("counters", a, b, reinterpret_cast<uint64_t*>(a.args.counters),
+                     reinterpret_cast<uint64_t*>(b.args.counters), sizeof(cuda::StepCounters) / sizeof(uint64_t)),
       compare_arrays("clock", a, b, a.args.table.clock, b.args.table.clock, cuda::kClockWords),
       compare_arrays("item_bounds", a, b, a.args.work.item_bounds, b.args.work.item_bounds, 4),
       compare_arrays("fetch_count", a, b, a.args.work.fetch_count, b.args.work.fetch_count, 1),
@@ -125,19 +133,26 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
 }
 
 std::string compare_routes(const RouteShape& s, bool with_nan) {
-  constexpr int kSteps = 4, kPlanLayers = 2;
-  const int slots = std::min(s.experts * kPlanLayers, 2 * s.tokens * s.top_k);
+  constexpr int kPlanLayers = 2;
+  const int steps = s.all_slots ? 24 : 4;
+  const int all = s.experts * kPlanLayers, slots = s.all_slots ? all : std::min(all, 2 * s.tokens * s.top_k);
+  Random random(static_cast<uint64_t>(s.experts + s.predicted));
   RouteRig one(s, kPlanLayers, slots, 5), many(s, kPlanLayers, slots, 5);
   for (RouteRig* rig : {&one, &many}) {
     rig->plan.args.max_promotions = 1;
   }
-  for (int step = 0; step < kSteps * kPlanLayers; ++step) {
+  for (int step = 0; step < steps * kPlanLayers; ++step) {
+    std::vector<int32_t> ahead;
+    for (int i = 0; i < s.tokens * s.predicted; ++i) {
+      ahead.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(s.experts))));
+    }
     for (RouteRig* rig : {&one, &many}) {
       for (int64_t i = 0; i < s.hidden; ++i) rig->row(0)[i] += 0.01f * static_cast<float>((step * 7 + i) % 13);
       if (with_nan && step == 1) rig->row(s.tokens - 1)[s.hidden / 2] = std::numeric_limits<float>::quiet_NaN();
       rig->upload_rows();
       rig->plan.begin_step();
       rig->plan.args.layer = step % kPlanLayers;
+      if (s.predicted > 0) rig->plan.set_predicted(ahead, 2);
     }
     cuda::route_and_plan(one.args, one.plan.args, one.plan.stream.handle());
     cuda::route(many.args, many.plan.stream.handle());
@@ -168,9 +183,19 @@ void test_route(Report& report) {
                               {512, 10, 8, 2560},
                               {256, 6, 4, 4096},
                               {1024, 16, 8, 272},
-                              {7, 7, 1, 5000}}) {
-    const std::string name = text("route and plan, %d experts, top %d, hidden %lld, %d tokens", s.experts, s.top_k,
-                                  static_cast<long long>(s.hidden), s.tokens);
+                              {7, 7, 1, 5000},
+                              {512, 10, 1, 2560, 0, true},
+                              {513, 10, 1, 256, 0, true},
+                              {32, 4, 1, 256, 6, true},
+                              {128, 8, 1, 2048, 8},
+                              {128, 8, 1, 2048, 8, true},
+                              {128, 8, 1, 256, 40, true},
+                              {512, 10, 1, 2560, 10},
+                              {512, 10, 1, 2560, 10, true},
+                              {512, 10, 2, 256, 10, true}}) {
+    const std::string name = text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s", s.experts, s.top_k,
+                                  static_cast<long long>(s.hidden), s.tokens, s.all_slots ? ", all in slots" : "",
+                                  s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
     const std::string difference = compare_routes(s, false);
     report.result(name, difference.empty(), difference);
   }
