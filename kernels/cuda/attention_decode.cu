@@ -170,7 +170,8 @@ void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream) {
   if (!has_kernel(prepare.head_dim) || reinterpret_cast<uintptr_t>(prepare.kv.data) % 16 != 0) {
     attention_prepare(prepare, stream);
     attention({prepare.q, prepare.q_stride, prepare.tokens, prepare.heads, prepare.kv_heads, prepare.head_dim,
-               args.scale, args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride},
+               args.scale, args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride,
+               prepare.gated, args.sinks},
               stream);
     return;
   }

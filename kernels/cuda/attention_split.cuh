@@ -53,17 +53,18 @@ struct RowStream {
   int64_t stride = 0, values = 0;  // bytes between positions, and from a position's key to its value
   int begin = 0, newest = 0;       // visible: [begin, newest]
   int first = 0;                   // this warp's first position
+  int newest_at = 0;               // where the newest position's row would stand, were all rows as `first`'s are
   int count = 0;                   // stages of keys, and of values
   std::byte* ring = nullptr;
   const std::byte* from = nullptr;  // this thread's first 16 bytes of the next stage
   uint32_t to = 0;                  // and where they go in a ring's first stage
   bool whole = false;               // all of the warp's positions are visible and in the cache
 
-  // `keys` is position 0 of this key/value head. Issues a ring full of stages. The newest position's rows are not in
-  // the cache yet: patch() brings them.
-  __device__ __forceinline__ void start(const bf16* keys, int lane) {
+  // `keys` is row 0 of this key/value head, first_row the row of `first`. Issues a ring full of stages. The newest
+  // position's rows are not in the cache yet: patch() brings them.
+  __device__ __forceinline__ void start(const bf16* keys, int first_row, int lane) {
     const int row = lane / S::kChunks, byte = lane % S::kChunks * 16;
-    from = reinterpret_cast<const std::byte*>(keys) + (first + row) * stride + byte;
+    from = reinterpret_cast<const std::byte*>(keys) + (first_row + row) * stride + byte;
     to = shared_address(ring) + row * S::kRowBytes + swizzled(row, byte);
     whole = first >= begin && first + count * kStageRows <= newest;
 #pragma unroll 1
@@ -100,7 +101,7 @@ struct RowStream {
       const bool there = t >= begin && t <= newest;
       if (skip_newest && t == newest) continue;
       // An address that is not read is the newest position's: always inside the cache.
-      const std::byte* source = from + (there ? j * kRowStep : newest - position) * stride;
+      const std::byte* source = from + (there ? j * kRowStep : newest_at - position) * stride;
       copy_16(place_of(stage_to, j), source, there);
     }
   }

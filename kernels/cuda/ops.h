@@ -54,7 +54,7 @@ struct PackArgs {
 };
 void pack_activations(const PackArgs& args, StreamHandle stream);
 
-// Products of one input with up to three matrices of the same cols, one launch for each format among them. With x it is
+// Products of one input with up to four matrices of the same cols, one launch for each format among them. With x it is
 // first packed into `scratch`, normalised when there is norm_w, by rmsnorm_pack or pack_activations: a launch of its
 // own, beside which the weights are already on their way.
 struct MatvecInput {                // words, or x
@@ -72,7 +72,7 @@ struct MatvecOutput {
   int64_t y_stride = 0;
   bool add = false;  // y = add(y, product [+ bias]), one more rounding
 };
-inline constexpr int kMaxMatvecOutputs = 3;
+inline constexpr int kMaxMatvecOutputs = 4;
 struct MatvecArgs {
   MatvecInput input;
   int64_t tokens = 0;
@@ -84,11 +84,12 @@ void matvec(const MatvecArgs& args, StreamHandle stream);
 // Norms, rotates and rounds the query heads in place, norms and rotates the key heads, appends keys and values to the
 // cache. Position and sequence of a token are read from device memory.
 struct KvView {
-  bf16* data = nullptr;   // this layer: [sequence][position][keys then values][kv head][head_dim]
-  int64_t positions = 0;  // of one sequence
+  bf16* data = nullptr;   // this layer: [sequence][row][keys then values][kv head][head_dim]
+  int64_t positions = 0;  // rows of one sequence
+  int64_t ring = 0;       // position t is at row t mod ring, a multiple of kAttentionSplit; 0: at row t
 };
 struct AttentionPrepareArgs {
-  float* q = nullptr;  // (tokens, q_stride): heads * head_dim
+  float* q = nullptr;  // (tokens, q_stride): head by head head_dim, or with `gated` twice that: the head's gates follow
   int64_t q_stride = 0;
   const float* k = nullptr;  // (tokens, kv_stride): kv_heads * head_dim
   const float* v = nullptr;
@@ -96,6 +97,9 @@ struct AttentionPrepareArgs {
   int64_t tokens = 0;
   int heads = 0, kv_heads = 0;
   int64_t head_dim = 0;
+  bool gated = false;
+  bool v_norm = false;            // values are normed over a head, without a weight
+  bool value_is_key = false;      // values are k before its norm; v is not read
   const float* q_norm = nullptr;  // (head_dim) or null
   const float* k_norm = nullptr;
   float norm_eps = 0;
@@ -122,6 +126,8 @@ struct AttentionArgs {
   KvView kv;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool gated = false;            // q as AttentionPrepareArgs has it; out is multiplied by sigmoid(gates)
+  const float* sinks = nullptr;  // (heads), or none
 };
 void attention(const AttentionArgs& args, StreamHandle stream);
 
@@ -140,6 +146,7 @@ struct AttentionDecodeArgs {
   int64_t out_stride = 0;
   std::byte* scratch =
       nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
+  const float* sinks = nullptr;  // (heads), or none
 };
 // For up to `tokens` tokens and kv.positions up to `positions`: a launch with fewer may use the same scratch.
 int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);

@@ -1,4 +1,4 @@
-// device_test_ops [--scalar] [--bench] [matvec] [experts] [rows] [router] [attention]
+// device_test_ops [--scalar] [--bench] [matvec] [experts] [rows] [router] [attention] [delta_net]
 #include "tests/device/lists.h"
 
 int main(int argc, char** argv) {
@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
   constexpr TestList kTests[] = {{"rows", test_rows},
                                  {"router", test_router},
                                  {"attention", test_attention},
+                                 {"delta_net", test_delta_net},
                                  {"matvec", test_matvec},
                                  {"experts", test_experts}};
   return run_tests(argc, argv, kTests, bench_ops);
