@@ -28,6 +28,8 @@ struct EmbedArgs {
   int64_t tokens = 0;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  float scale = 1;  // multiplies
+  int copies = 1;   // of a row, one after another
 };
 void embed(const EmbedArgs& args, StreamHandle stream);
 
@@ -150,15 +152,39 @@ struct AttentionDecodeArgs {
 int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);
 void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream);
 
-struct PairwiseArgs {  // silu_mul: y = silu(a) * b; add: y = a + b
-  const float* a = nullptr;
-  const float* b = nullptr;
-  float* y = nullptr;  // may be a
-  int64_t a_stride = 0, b_stride = 0, y_stride = 0;
+// kernels/ops/glu.h; y and words may each be null: fp32 result, and the same result packed.
+struct GluArgs {
+  Glu glu;
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  int64_t gate_stride = 0, up_stride = 0;
   int64_t tokens = 0, cols = 0;
+  float* y = nullptr;  // may be gate or up
+  int64_t y_stride = 0;
+  uint32_t* words = nullptr;
 };
-void silu_mul(const PairwiseArgs& args, StreamHandle stream);
-void add(const PairwiseArgs& args, StreamHandle stream);
+void glu(const GluArgs& args, StreamHandle stream);
+
+// to = (to + x) * scale, or with norm_w (to + rmsnorm(x)) * scale: rmsnorm and add of kernels/ops/rows.h.
+struct AddArgs {
+  const float* x = nullptr;  // (tokens, x_stride); not `to`
+  int64_t x_stride = 0;
+  const float* norm_w = nullptr;  // (cols) or null
+  float norm_eps = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  int64_t tokens = 0, cols = 0;
+  const float* scale = nullptr;  // [1], or null: 1
+};
+void add(const AddArgs& args, StreamHandle stream);
+
+// kernels/ops/rows.h, in place.
+struct SoftcapArgs {
+  float* x = nullptr;  // (count)
+  int64_t count = 0;
+  float cap = 0;
+};
+void softcap(const SoftcapArgs& args, StreamHandle stream);
 
 // Rows `rows[i]` of x to row i of y, i < count: the tokens whose logits are wanted.
 struct TakeRowsArgs {
@@ -183,9 +209,10 @@ struct RouterArgs {
   bool renormalize = false;
   const int32_t* forced = nullptr;
   const int32_t* forced_ids = nullptr;
-  int32_t* ids = nullptr;     // (tokens, k)
-  float* weights = nullptr;   // (tokens, k)
-  int32_t* record = nullptr;  // (tokens, k)
+  int32_t* ids = nullptr;               // (tokens, k)
+  float* weights = nullptr;             // (tokens, k)
+  int32_t* record = nullptr;            // (tokens, k)
+  const float* expert_scale = nullptr;  // (experts) or null
 };
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 
@@ -198,6 +225,11 @@ struct ExpertItem {
   int32_t arrival = -1;  // its slot's place among ExpertArgs::arrivals' counters; -1: its bytes are there
   int32_t reserved = 0;
 };
+// Of a blob's down bias; 0: none.
+inline int64_t down_bias_offset(const ExpertLayout& layout) {
+  if (layout.bias_offset == 0) return 0;
+  return layout.bias_offset + 2 * layout.intermediate * static_cast<int64_t>(sizeof(float));
+}
 struct ExpertArgs {
   ExpertLayout layout;
   const ExpertItem* items = nullptr;  // [*item_begin, *item_end)
@@ -221,20 +253,30 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
 // waits for that launch.
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
-// expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through
-// one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through it where
-// blocks do not merge their own.
+// The output of an expert that every token uses: merged last, by a weight of 1 or by the sigmoid of `gate`.
+struct SharedRows {
+  const float* rows = nullptr;  // (tokens, stride); null: there is none
+  int64_t stride = 0;
+  const float* gate = nullptr;  // (tokens) or null
+};
+
+// expert_down, then merge (kernels/ops/rows.h), `shared` last, and to = add(to, merged), or without `add` to = merged.
+// Every pair with an id goes through one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through
+// it where blocks do not merge their own. `shared` and `to` must have been written by launches before expert_gate_up.
 struct ExpertMerge {
   const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
   const float* weights = nullptr;  // (tokens, top_k)
   int64_t tokens = 0;
-  float* residual = nullptr;  // (tokens, residual_stride)
-  int64_t residual_stride = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  bool add = true;
+  SharedRows shared;
 };
 void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream);
 
-// merge of kernels/ops/rows.h: pairs of a token in slot order. Pair p's row is host_rows' when from_host[p] is not 0
-// (pinned memory, read past the caches), else rows'. ids[p] < 0: no expert; such pairs only trail.
+// merge of kernels/ops/rows.h: pairs of a token in slot order, `shared` last; out = merged, or with `add` out =
+// add(out, merged). Pair p's row is host_rows' when from_host[p] is not 0 (pinned memory, read past the caches), else
+// rows'. ids[p] < 0: no expert; such pairs only trail.
 struct MergeArgs {
   const int32_t* ids = nullptr;  // (tokens, top_k)
   const float* weights = nullptr;
@@ -248,6 +290,9 @@ struct MergeArgs {
   int64_t cols = 0;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool add = false;
+  SharedRows shared;
+  bool after_join = false;  // another stream was joined just before
 };
 void merge(const MergeArgs& args, StreamHandle stream);
 

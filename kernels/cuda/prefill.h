@@ -67,12 +67,14 @@ struct PrefillExpertArgs {
   float* out = nullptr;           // (pairs, out_stride) rows of hidden
   int64_t out_stride = 0;
 };
-// silu(gate x) * (up x), rounded to bf16. Differs from decode's in the order of sums and in exp and division, which are
-// the device's approximate ones (2 units in the last place of fp32, before rounding to bf16).
+// The layout's gated unit of gate x and up x, with their biases, rounded to bf16. Differs from decode's in the order of
+// sums and in exp and division, which are the device's approximate ones (2 units in the last place of fp32, before
+// rounding to bf16).
 void prefill_gate_up(const PrefillExpertArgs& args, StreamHandle stream);
 void prefill_down(const PrefillExpertArgs& args, StreamHandle stream);
 
-// residual = add(residual, merge): merge and add of kernels/ops/rows.h, the same bits. ids < 0: no expert.
+// to = add(to, merged), or without `add` to = merged: merge (`shared` last) and add of kernels/ops/rows.h, the same
+// bits. ids < 0: no expert.
 struct PrefillMergeArgs {
   const int32_t* ids = nullptr;    // (tokens, top_k)
   const float* weights = nullptr;  // (tokens, top_k)
@@ -81,8 +83,10 @@ struct PrefillMergeArgs {
   const float* rows = nullptr;  // (tokens * top_k, rows_stride)
   int64_t rows_stride = 0;
   int64_t cols = 0;
-  float* residual = nullptr;  // (tokens, residual_stride)
-  int64_t residual_stride = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  bool add = true;
+  SharedRows shared;
 };
 void prefill_merge(const PrefillMergeArgs& args, StreamHandle stream);
 

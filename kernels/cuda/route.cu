@@ -39,6 +39,7 @@ struct Route {
   int blocks = 0, last_lanes = 0;
   int rows = 0;  // experts
   float global = 0;
+  const float* bias = nullptr;
   int64_t words_per_tile = 0;
   uint32_t* words = nullptr;
   float* logits = nullptr;
@@ -77,7 +78,9 @@ __device__ __forceinline__ void write_logits(const Route& r, const float* cells)
     const int task = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
     const float sum = fold_router_row(cells + task * r.blocks * kLanes, r.blocks, lane);
     const int row = static_cast<int>(blockIdx.x) * kRowsPerTile + task % kRowsPerTile;
-    if (lane == 0 && row < r.rows) r.logits[task / kRowsPerTile * r.rows + row] = f32::mul(sum, r.global);
+    if (lane != 0 || row >= r.rows) continue;
+    const float product = f32::mul(sum, r.global);
+    r.logits[task / kRowsPerTile * r.rows + row] = r.bias == nullptr ? product : f32::add(product, __ldg(r.bias + row));
   }
 }
 
@@ -181,11 +184,14 @@ __device__ void choose(const Route& r, bool forced, unsigned char* memory, int32
     const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
     float all = 0.0f;
     for (int s = 0; s < k; ++s) all = f32::add(all, is_nan ? sum : c.weights[token * k + s]);
-    const float weight = is_nan ? sum : c.weights[i];
-    const int32_t id = forced ? r.top.forced_ids[i] : is_nan ? slot : c.chosen[i];
+    float weight = is_nan ? sum : c.weights[i];
+    if (r.top.renormalize) weight = f32::div(weight, all);
+    const int32_t chosen = is_nan ? slot : c.chosen[i];
+    if (r.top.expert_scale != nullptr) weight = f32::mul(weight, r.top.expert_scale[chosen]);
+    const int32_t id = forced ? r.top.forced_ids[i] : chosen;
     ids[i] = id;
     r.top.ids[i] = id;
-    r.top.weights[i] = r.top.renormalize ? f32::div(weight, all) : weight;
+    r.top.weights[i] = weight;
     if (r.top.record != nullptr) r.top.record[i] = id;
   }
   __syncthreads();
@@ -202,7 +208,7 @@ __device__ __forceinline__ bool choose_and_place(const Route& r, const PlanArgs&
     logits[j] = lane + j * kWarp < r.rows ? __ldcg(r.logits + lane + j * kWarp) : 0.0f;
   }
   const int32_t forced_id = forced && lane < r.top.k ? r.top.forced_ids[lane] : -1;
-  const Chosen chosen = choose_token(logits, r.rows, r.top.k, r.top.renormalize);
+  const Chosen chosen = choose_token(logits, r.rows, r.top.k, r.top.renormalize, r.top.expert_scale);
   const int32_t id = forced ? forced_id : chosen.id;
   if (lane < r.top.k) {
     ids[lane] = id;
@@ -333,6 +339,7 @@ Route route_of(const RouteArgs& args) {
           .last_lanes = static_cast<int>(layout.last_lanes),
           .rows = static_cast<int>(layout.rows),
           .global = args.router.global,
+          .bias = args.bias,
           .words_per_tile = layout.code_bytes_per_tile / 4,
           .words = args.words,
           .logits = args.logits,
@@ -340,9 +347,23 @@ Route route_of(const RouteArgs& args) {
           .top = args.top};
 }
 
+// The experts' rows where they have a norm of their own.
+void pack_for_experts(const RouteArgs& args, StreamHandle stream) {
+  if (args.experts_words == nullptr) return;
+  rmsnorm_pack({.x = args.x,
+                .x_stride = args.x_stride,
+                .w = args.experts_norm_w,
+                .eps = args.experts_norm_eps,
+                .tokens = args.top.tokens,
+                .cols = args.router.layout.cols,
+                .words = args.experts_words},
+               stream);
+}
+
 }  // namespace
 
 void route(const RouteArgs& args, StreamHandle stream) {
+  pack_for_experts(args, stream);
   MatvecArgs product;
   const int64_t experts = args.router.layout.rows, cols = args.router.layout.cols;
   RmsnormPackArgs norm{.x = args.x,
@@ -355,7 +376,7 @@ void route(const RouteArgs& args, StreamHandle stream) {
   rmsnorm_pack(norm, stream);
   product.input = {.words = args.words};
   product.tokens = args.top.tokens;
-  product.outputs[0] = {args.router, nullptr, args.logits, experts, false};
+  product.outputs[0] = {args.router, args.bias, args.logits, experts, false};
   product.output_count = 1;
   matvec(product, stream);
   RouterArgs top = args.top;
@@ -368,7 +389,12 @@ void route(const RouteArgs& args, StreamHandle stream) {
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
   const int most_distinct = check_plan(plan);
   FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
-  if (route_token(args, plan, most_distinct, stream)) return;
+  FT_CHECK(plan.x == (args.experts_words == nullptr ? args.words : args.experts_words));
+  if (route_token_takes(args, plan, most_distinct)) {
+    pack_for_experts(args, stream);
+    route_token(args, plan, most_distinct, stream);
+    return;
+  }
   const Route r = route_of(args);
   const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
                      r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
@@ -378,6 +404,7 @@ void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle st
     plan_layer(plan, stream);
     return;
   }
+  pack_for_experts(args, stream);
   launch(route_and_plan_kernel, static_cast<unsigned>(args.router.layout.row_tiles), kPlanThreads,
          static_cast<size_t>(bytes), stream, r, plan, most_distinct);
 }

@@ -35,6 +35,7 @@ struct TokenRoute {
   int blocks = 0, last_lanes = 0;
   int rows = 0, row_tiles = 0, tiles_per_block = 0;
   float global = 0;
+  const float* bias = nullptr;
   int64_t words_per_tile = 0;
   uint32_t* words = nullptr;
   float* logits = nullptr;
@@ -72,14 +73,23 @@ __device__ __forceinline__ void block_sums(const TokenRoute& r, const RouterWeig
   }
 }
 
+// Of the first row that send_logits gives this thread.
+__device__ __forceinline__ float bias_of_thread(const TokenRoute& r) {
+  const int own = static_cast<int>(threadIdx.x) / kLanes, rows = r.tiles_per_block * kRowsPerTile;
+  const int row = static_cast<int>(blockIdx.x) * rows + own;
+  return r.bias != nullptr && own < rows && row < r.rows ? __ldg(r.bias + row) : 0.0f;
+}
+
 // The block's logits, to memory and to the first block: a half warp is a row.
-__device__ __forceinline__ void send_logits(const TokenRoute& r, const float* sums, uint32_t logits, uint32_t barrier) {
+__device__ __forceinline__ void send_logits(const TokenRoute& r, const float* sums, float first_bias, uint32_t logits,
+                                            uint32_t barrier) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, rows = r.tiles_per_block * kRowsPerTile;
   for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < rows; first += kPlanWarps * 2) {
     const int own = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
-    const float logit = f32::mul(fold_router_row(sums + own * r.blocks * kLanes, r.blocks, lane), r.global);
+    float logit = f32::mul(fold_router_row(sums + own * r.blocks * kLanes, r.blocks, lane), r.global);
     const int row = static_cast<int>(blockIdx.x) * rows + own;
     if (lane != 0 || row >= r.rows) continue;
+    if (r.bias != nullptr) logit = f32::add(logit, own < 2 * kPlanWarps ? first_bias : __ldg(r.bias + row));
     send(logits + row * 4, logit, barrier);
     r.logits[row] = logit;
   }
@@ -95,7 +105,7 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
   float own[kPerLane];
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) own[j] = lane + j * kWarp < r.rows ? logits[lane + j * kWarp] : 0.0f;
-  const Chosen chosen = choose_token(own, r.rows, r.top.k, r.top.renormalize);
+  const Chosen chosen = choose_token(own, r.rows, r.top.k, r.top.renormalize, r.top.expert_scale);
   const int32_t id = forced_id != nullptr ? *forced_id : chosen.id;
   if (lane < r.top.k) {
     ids[lane] = id;
@@ -128,6 +138,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (warp < units) load_weights(r, first_tile + warp / r.blocks, warp % r.blocks, weights);
   Row row;
   row.load_weights(r.norm_w, r.cols);
+  const float bias = bias_of_thread(r);
   let_next_start();
   wait_for_cluster();
   wait_for_previous();
@@ -164,7 +175,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     prefetched[thread] = brought;
   }
   __syncthreads();
-  send_logits(r, sums, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
+  send_logits(r, sums, bias, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
               address_in_block(own_barrier, 0));
   if (!leads) return;
   if (warp == 0) {
@@ -216,15 +227,8 @@ int64_t shared_bytes_allowed() {
   return bytes;
 }
 
-}  // namespace
-
-bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
+TokenRoute token_route(const RouteArgs& args) {
   const PackedLayout& layout = args.router.layout;
-  const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
-  if (layout.format != FormatId::kBf16 || args.top.tokens != 1 || layout.rows > kMaxExperts ||
-      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
-    return false;
-  }
   TokenRoute r;
   r.x = args.x;
   r.norm_w = args.norm_w;
@@ -237,14 +241,30 @@ bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct,
   r.row_tiles = static_cast<int>(layout.row_tiles);
   r.tiles_per_block = static_cast<int>(ceil_div(layout.row_tiles, kBlocks));
   r.global = args.router.global;
+  r.bias = args.bias;
   r.words_per_tile = layout.code_bytes_per_tile / 4;
   r.words = args.words;
   r.logits = args.logits;
   r.top = args.top;
-  const int64_t bytes = shared_bytes_of(r, plan, most_distinct);
-  if (bytes > shared_bytes_allowed()) return false;
-  launch_cluster(route_token_kernel, kBlocks, kPlanThreads, static_cast<size_t>(bytes), stream, r, plan, most_distinct);
-  return true;
+  return r;
+}
+
+}  // namespace
+
+bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_distinct) {
+  const PackedLayout& layout = args.router.layout;
+  const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
+  if (layout.format != FormatId::kBf16 || args.top.tokens != 1 || layout.rows > kMaxExperts ||
+      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
+    return false;
+  }
+  return shared_bytes_of(token_route(args), plan, most_distinct) <= shared_bytes_allowed();
+}
+
+void route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
+  const TokenRoute r = token_route(args);
+  launch_cluster(route_token_kernel, kBlocks, kPlanThreads,
+                 static_cast<size_t>(shared_bytes_of(r, plan, most_distinct)), stream, r, plan, most_distinct);
 }
 
 }  // namespace ft::cuda

@@ -105,7 +105,9 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
     const int64_t at = token * args.k + s;
     const int32_t id = forced ? args.forced_ids[at] : chosen[s];
     args.ids[at] = id;
-    args.weights[at] = args.renormalize ? f32::div(weights[s], all) : weights[s];
+    float weight = args.renormalize ? f32::div(weights[s], all) : weights[s];
+    if (args.expert_scale != nullptr) weight = f32::mul(weight, args.expert_scale[chosen[s]]);
+    args.weights[at] = weight;
     if (args.record != nullptr) args.record[at] = id;
   }
 }

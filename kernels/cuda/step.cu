@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/embed_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/number.cuh"
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const __grid_const
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, token = blockIdx.y;
   if (i >= embed.width) return;
   const bf16 value = embed.table[__ldcv(embed.ids + token) * embed.width + i];
-  embed.out[token * embed.out_stride + i] = low_bf16(value.bits);
+  write_embedded(embed, token, i, value);
 }
 
 // Larger keys are larger values, then lower ids; 0: NaN.

@@ -193,7 +193,7 @@ class Chain {
     merge_.rows = rows_.as<float>(), merge_.rows_stride = g_.hidden;
     merge_.from_host = work.from_host;
     merge_.host_rows = rows_.as<float>(), merge_.host_stride = g_.hidden;
-    merge_.cols = g_.hidden, merge_.out = residual_.as<float>(), merge_.out_stride = g_.hidden;
+    merge_.cols = g_.hidden, merge_.out = residual_.as<float>(), merge_.out_stride = g_.hidden, merge_.add = true;
     wait_ = {rig_.args.mailbox.box, work.ticket, 0, 1'000'000, rig_.args.counters};
   }
   void product(cuda::MatvecArgs args, const float* x, int64_t cols, bool normed) {

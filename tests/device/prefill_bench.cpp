@@ -106,7 +106,7 @@ void bench_experts(Context& context, const FormatInfo& format, const ExpertShape
   const cuda::DeviceBuffer residual(tokens * shape.hidden * 4);
   const cuda::PrefillMergeArgs merge{
       lists.device_ids.data(), weights.data(), tokens, shape.top_k, out.as<float>(), shape.hidden, shape.hidden,
-      residual.as<float>(),    shape.hidden};
+      residual.as<float>(),    shape.hidden,   true,   {}};
   std::printf("  merge %.1f us\n", median_seconds(context, [&] { cuda::prefill_merge(merge, stream); }) * 1e6);
 }
 

@@ -17,12 +17,13 @@ struct Expected {
   HostArray<float> weights;
 };
 
-Expected on_the_cpu(Context& context, const HostArray<float>& logits, int64_t experts, int k, bool renormalize) {
+Expected on_the_cpu(Context& context, const HostArray<float>& logits, int64_t experts, int k, bool renormalize,
+                    const float* expert_scale) {
   Expected expected{HostArray<int32_t>(kTokens * k), HostArray<float>(kTokens * k)};
   HostArray<float> scratch(experts);
   for (int64_t t = 0; t < kTokens; ++t) {
     context.cpu.router_top_k({logits.data() + t * (experts + kGap), experts, k, renormalize, scratch.data(),
-                              expected.ids.data() + t * k, expected.weights.data() + t * k});
+                              expected.ids.data() + t * k, expected.weights.data() + t * k, expert_scale});
   }
   return expected;
 }
@@ -30,12 +31,14 @@ Expected on_the_cpu(Context& context, const HostArray<float>& logits, int64_t ex
 // Without forced ids, with a flag that is 0, and with one that is 1.
 void check_router(Context& context, const std::string& group, const HostArray<float>& logits, int64_t experts, int k,
                   bool renormalize, Random& random) {
-  const Expected expected = on_the_cpu(context, logits, experts, k, renormalize);
+  const HostArray<float> scale = random_floats(random, test::Values::kNormal, experts);
+  const bool scales = random.below(3) == 0;
+  const Expected expected = on_the_cpu(context, logits, experts, k, renormalize, scales ? scale.data() : nullptr);
   HostArray<int32_t> forced_ids(kTokens * k);
   for (int64_t i = 0; i < forced_ids.size(); ++i) {
     forced_ids[i] = static_cast<int32_t>(random.below(static_cast<uint64_t>(experts) + 1)) - 1;
   }
-  const DeviceArray<float> device_logits(context, logits);
+  const DeviceArray<float> device_logits(context, logits), device_scale(context, scale);
   const DeviceArray<int32_t> device_forced(context, forced_ids);
   const DeviceArray<int32_t> flags(context, std::vector<int32_t>{0, 1});
   const std::string what = "experts " + std::to_string(experts) + " k " + std::to_string(k);
@@ -54,6 +57,7 @@ void check_router(Context& context, const std::string& group, const HostArray<fl
     args.ids = ids.data();
     args.weights = weights.data();
     args.record = form == 0 ? nullptr : record.data();
+    args.expert_scale = scales ? device_scale.data() : nullptr;
     cuda::router_top_k(args, context.stream.handle());
     const HostArray<int32_t>& expected_ids = form == 2 ? forced_ids : expected.ids;
     const std::string name = group + (form == 2 ? " forced" : "");

@@ -49,6 +49,10 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
+  router_packed_ = cuda::DeviceBuffer(config_.max_batch * activation_words(geometry.hidden) * 4);
+  shared_packed_ = cuda::DeviceBuffer(tokens * activation_words(parts_.family.width(Slot::kGate)) * 4);
+  cuda::fill_zero(shared_packed_.data(), shared_packed_.bytes(), main_.handle());
+  token_gates_ = cuda::DeviceBuffer(tokens * 4);
   head_input_ = cuda::DeviceBuffer(parts_.logits_rows * geometry.hidden * 4);
   logits_ = cuda::DeviceBuffer(parts_.logits_rows * vocab_ * 4);
   logits_host_ = cuda::PinnedBuffer(parts_.logits_rows * vocab_ * 4);

@@ -26,12 +26,19 @@ void store_release(uint32_t& word, uint32_t value) {
 
 cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
   cuda::RouteArgs route;
-  route.x = call.residual;
-  route.x_stride = call.residual_stride;
+  route.x = call.from;
+  route.x_stride = call.from_stride;
   route.norm_w = call.norm_w;
   route.norm_eps = call.norm_eps;
   route.router = call.router;
+  route.bias = call.router_bias;
   route.words = call.x;
+  if (call.experts_norm_w != nullptr) {
+    route.words = call.router_x;
+    route.experts_words = call.x;
+    route.experts_norm_w = call.experts_norm_w;
+    route.experts_norm_eps = call.experts_norm_eps;
+  }
   route.logits = call.router_logits;
   route.arrived = arrived_.as<uint32_t>();
   route.top.tokens = call.tokens;
@@ -42,6 +49,7 @@ cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
   route.top.ids = call.ids;
   route.top.weights = call.weights;
   route.top.record = call.record;
+  route.top.expert_scale = call.expert_scale;
   return route;
 }
 
@@ -143,15 +151,46 @@ void CudaMoe::start_copier(const Arms& arms) {
 void CudaMoe::compute(const Arms& arms, const CudaMoeCall& call) {
   const cuda::ExpertArgs experts = experts_of(arms, call);
   cuda::expert_gate_up(experts, main_.handle());
-  if (arms.cpu) {
+  if (merges_apart(arms, call)) {
     cuda::expert_down(experts, main_.handle());
   } else {
-    cuda::expert_down_merge(experts, {call.ids, call.weights, call.tokens, call.residual, call.residual_stride},
-                            main_.handle());
+    cuda::expert_down_merge(
+        experts, {call.ids, call.weights, call.tokens, call.to, call.to_stride, call.add, call.shared.merged()},
+        main_.handle());
   }
 }
 
-void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
+// The rows of the shared expert, from the packed rows that the router's launch left.
+void CudaMoe::run_shared(const CudaMoeCall& call, cuda::Stream& stream) {
+  const CudaSharedExpert& shared = call.shared;
+  cuda::MatvecArgs first;
+  first.input.words = call.x;
+  first.tokens = call.tokens;
+  first.outputs[first.output_count++] = {shared.gate, nullptr, shared.gate_rows, shared.gate_stride, false};
+  first.outputs[first.output_count++] = {shared.up, nullptr, shared.up_rows, shared.up_stride, false};
+  if (shared.token_gate.data != nullptr) {
+    first.outputs[first.output_count++] = {shared.token_gate, nullptr, shared.token_logits, 1, false};
+  }
+  cuda::matvec(first, stream.handle());
+  cuda::GluArgs glu;
+  glu.glu = shared.glu;
+  glu.gate = shared.gate_rows;
+  glu.up = shared.up_rows;
+  glu.gate_stride = shared.gate_stride;
+  glu.up_stride = shared.up_stride;
+  glu.tokens = call.tokens;
+  glu.cols = shared.gate.layout.rows;
+  glu.words = shared.words;
+  cuda::glu(glu, stream.handle());
+  cuda::MatvecArgs last;
+  last.input.words = shared.words;
+  last.tokens = call.tokens;
+  last.outputs[last.output_count++] = {shared.down, nullptr, shared.rows, shared.stride, false};
+  cuda::matvec(last, stream.handle());
+}
+
+// With a CPU arm the merge waits for the answer.
+void CudaMoe::merge(const Arms& arms, const CudaMoeCall& call) {
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
   merge.ids = call.ids;
@@ -164,8 +203,17 @@ void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
   merge.host_stride = hidden_;
   merge.from_host = work.from_host;
   merge.cols = hidden_;
-  merge.out = call.residual;
-  merge.out_stride = call.residual_stride;
+  merge.out = call.to;
+  merge.out_stride = call.to_stride;
+  merge.add = call.add;
+  merge.shared = call.shared.merged();
+  merge.after_join = shared_beside(arms, call);
+  if (!arms.cpu) {
+    merge.host_rows = nullptr;
+    merge.from_host = nullptr;
+    cuda::merge(merge, main_.handle());
+    return;
+  }
   cuda::wait_and_merge({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
                         counters_memory_.as<cuda::StepCounters>()},
                        merge, main_.handle());
@@ -175,13 +223,23 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   const Arms arms = arms_of(call);
   start_copier(arms);
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
+  const bool beside = shared_beside(arms, call);
+  if (beside) {
+    shared_forked_.record(main_.handle());
+    shared_forked_.make_wait(beside_.handle());
+    run_shared(call, beside_);
+    shared_done_.record(beside_.handle());
+  } else if (call.shared.there()) {
+    run_shared(call, main_);
+  }
   if (arms.slots) compute(arms, call);
   if (config_.no_wait) {
     if (arms.promotions || arms.prefetches) cuda::copy_queued(copier(), main_.handle());
     main_.synchronize();
     serve_posted();
   }
-  if (arms.cpu) wait_and_merge(call);
+  if (beside) shared_done_.make_wait(main_.handle());
+  if (merges_apart(arms, call)) merge(arms, call);
 }
 
 void CudaMoe::begin_step() {

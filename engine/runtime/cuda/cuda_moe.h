@@ -1,7 +1,9 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
 // One layer is a chain on the main stream: route and plan; gate and up of all experts; down; the merge in slot order
-// and the addition to the residual stream, which where there is a CPU arm waits for its answer. What is fetched is
+// and the addition to the residual stream, which where there is a CPU arm waits for its answer. An expert that all
+// tokens share is computed before gate and up, or, where the layer may wait for the link or the CPU, beside them on a
+// stream of its own, which joins before the merge. What is fetched is
 // copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of fetched
 // experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
 //
@@ -30,21 +32,49 @@
 
 namespace ft {
 
+// The expert that every token uses, and where it stands: device pointers. gate.data null: there is none.
+struct CudaSharedExpert {
+  PackedMatrix gate, up, down, token_gate;  // token_gate.data null: its weight is 1
+  Glu glu;
+  float *gate_rows = nullptr, *up_rows = nullptr, *rows = nullptr;  // (tokens), rows: its output
+  int64_t gate_stride = 0, up_stride = 0, stride = 0;
+  uint32_t* words = nullptr;      // (tokens) packed rows of its intermediate size
+  float* token_logits = nullptr;  // (tokens)
+
+  bool there() const { return gate.data != nullptr; }
+  // For the merge.
+  cuda::SharedRows merged() const {
+    if (!there()) return {};
+    return {rows, stride, token_gate.data == nullptr ? nullptr : token_logits};
+  }
+};
+
 // One layer's call: device pointers.
 struct CudaMoeCall {
   int layer = 0;
   int64_t tokens = 0;
   cuda::Placement placement = cuda::Placement::kTable;
-  float* residual = nullptr;  // (tokens) rows of hidden: normed for router and experts, then added to
-  int64_t residual_stride = 0;
+  const float* from = nullptr;  // (tokens) rows of hidden
+  int64_t from_stride = 0;
+  float* to = nullptr;  // (tokens) rows of hidden: added to, or without `add` written
+  int64_t to_stride = 0;
+  bool add = true;
+  // The router, and how it norms the rows that it multiplies. Experts that norm them otherwise have a norm and packed
+  // rows of their own.
   const float* norm_w = nullptr;
   float norm_eps = 0;
+  const float* experts_norm_w = nullptr;  // null: one norm
+  float experts_norm_eps = 0;
   PackedMatrix router;
+  const float* router_bias = nullptr;
+  const float* expert_scale = nullptr;
   bool renormalize = false;
+  CudaSharedExpert shared;
   const int32_t* forced = nullptr;  // as RouterArgs
   const int32_t* forced_ids = nullptr;
   // Written on the way.
-  uint32_t* x = nullptr;  // (tokens) packed rows of hidden
+  uint32_t* x = nullptr;         // (tokens) packed rows of hidden, as experts multiply them
+  uint32_t* router_x = nullptr;  // and as the router does, with two norms
   float* router_logits = nullptr;
   int32_t* ids = nullptr;  // (tokens, top_k)
   float* weights = nullptr;
@@ -108,13 +138,19 @@ class CudaMoe {
     bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
   };
   Arms arms_of(const CudaMoeCall& call) const;
+  // Where the layer may wait for the link or the CPU the shared expert is computed meanwhile.
+  static bool shared_beside(const Arms& arms, const CudaMoeCall& call) {
+    return call.shared.there() && (arms.fetches || arms.cpu);
+  }
+  static bool merges_apart(const Arms& arms, const CudaMoeCall& call) { return arms.cpu || shared_beside(arms, call); }
   cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
   cuda::ExpertArgs experts_of(const Arms& arms, const CudaMoeCall& call) const;
   cuda::CopierArgs copier() const;
   void start_copier(const Arms& arms);
   void compute(const Arms& arms, const CudaMoeCall& call);
-  void wait_and_merge(const CudaMoeCall& call);
+  void run_shared(const CudaMoeCall& call, cuda::Stream& stream);
+  void merge(const Arms& arms, const CudaMoeCall& call);
 
   const EngineConfig& config_;
   const DeviceWeights& weights_;
@@ -123,6 +159,8 @@ class CudaMoe {
   cuda::Stream link_;  // the copier's
   cuda::Event forked_, joined_;
   bool copier_runs_ = false;  // since the last join()
+  cuda::Stream beside_;       // of shared experts, beside what the layer waits for
+  cuda::Event shared_forked_, shared_done_;
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;

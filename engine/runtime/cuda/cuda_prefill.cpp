@@ -164,8 +164,10 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   merge.rows = moe_.outputs();
   merge.rows_stride = args.out_stride;
   merge.cols = args.out_stride;
-  merge.residual = call.residual;
-  merge.residual_stride = call.residual_stride;
+  merge.to = call.to;
+  merge.to_stride = call.to_stride;
+  merge.add = call.add;
+  merge.shared = call.shared.merged();
   cuda::prefill_merge(merge, main_.handle());
 }
 

@@ -29,7 +29,8 @@ class CudaPrefill {
   void begin_chunk(const StepTokens& tokens, const int32_t* forced_ids);
   // The router's choices have to be on the host when layer() is called.
   bool needs_ids() const { return needs_ids_; }
-  // Adds the layer's experts to call.residual. host_ids: (tokens, top_k) as call.ids has them; null unless needs_ids().
+  // The layer's experts, merged with the shared expert's rows into call.to. host_ids: (tokens, top_k) as call.ids has
+  // them; null unless needs_ids().
   void layer(const CudaMoeCall& call, const int32_t* host_ids);
 
   // Query rows of the chunk for prefill_attention.
