@@ -153,6 +153,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     pools.staging = plus(pools.staging, times(picks, static_cast<int64_t>(geometry.moe_layers.size())));
     pools.prefill_staging = prefill_staging_bytes(geometry, formats);
     pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
+    if (!geometry.compressed.empty()) pools.activations = plus(pools.activations, 2 * kCompressedGroupBytes);
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
   if (config.host_memory_limit_bytes) {
@@ -333,6 +334,14 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   const int64_t scratch =
       times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
   return plus(plus(per_step, compressed_bytes(geometry, config)), plus(tables, scratch));
+}
+
+int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context) {
+  int64_t most = 1;
+  for (const CompressedLayer& layer : geometry.compressed) {
+    most = std::max(most, layer.attended(max_context) * layer.head_dim * 2 * int64_t{sizeof(bf16)});
+  }
+  return std::max<int64_t>(1, kCompressedGroupBytes / most);
 }
 
 int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,

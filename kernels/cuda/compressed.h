@@ -29,11 +29,11 @@ struct CompressedLayerView {
   float* open = nullptr;
   int64_t sequence_floats = 0;
 
-  __host__ __device__ int halves() const { return overlap ? 2 : 1; }
-  __host__ __device__ int open_rows() const { return ratio * halves(); }
-  __host__ __device__ int open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
+  constexpr int halves() const { return overlap ? 2 : 1; }
+  constexpr int open_rows() const { return ratio * halves(); }
+  constexpr int open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
   // Rows that a token attends to when its sequence has `positions`.
-  __host__ __device__ int attended(int64_t positions) const {
+  constexpr int attended(int64_t positions) const {
     const auto p = static_cast<int>(positions), all = ratio > 0 ? p / ratio : 0;
     return (window < p ? window : p) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
   }

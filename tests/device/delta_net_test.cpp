@@ -130,8 +130,9 @@ struct DeviceLayer {
         decay_bias(context, weights.decay_bias),
         norm(context, weights.norm),
         sequence_floats(of.layer_floats() + 16),
-        state(context, kSequences * sequence_floats),
-        host(kSequences, HostState(of)) {}
+        state(context, kSequences * sequence_floats) {
+    for (int i = 0; i < kSequences; ++i) host.emplace_back(of);
+  }
 
   cuda::DeltaNetArgs args() const {
     cuda::DeltaNetArgs args;

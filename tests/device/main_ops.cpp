@@ -3,11 +3,7 @@
 
 int main(int argc, char** argv) {
   using namespace ft::device_test;
-  constexpr TestList kTests[] = {{"rows", test_rows},
-                                 {"router", test_router},
-                                 {"attention", test_attention},
-                                 {"delta_net", test_delta_net},
-                                 {"matvec", test_matvec},
-                                 {"experts", test_experts}};
+  constexpr TestList kTests[] = {{"rows", test_rows},           {"router", test_router}, {"attention", test_attention},
+                                 {"delta_net", test_delta_net}, {"matvec", test_matvec}, {"experts", test_experts}};
   return run_tests(argc, argv, kTests, bench_ops);
 }

@@ -34,6 +34,7 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
       moe_layer_count_(static_cast<int64_t>(parts.backend.family.geometry().moe_layers.size())),
       vocab_(parts.backend.family.geometry().vocab),
       sequences_(parts.backend, parts.config.max_batch, main_),
+      compressed_(parts.backend),
       moe_(parts, main_, marks_),
       prefill_(parts, main_, moe_) {
   const ModelGeometry& geometry = parts_.family.geometry();
@@ -283,6 +284,7 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   const auto* other = dynamic_cast<const CudaBackend*>(&from);
   FT_CHECK(other != nullptr);
   sequences_.copy_sequence(sequence, other->sequences_, from_sequence, length, main_);
+  compressed_.copy_sequence(sequence, other->compressed_, from_sequence, length, main_);
   main_.synchronize();
 }
 

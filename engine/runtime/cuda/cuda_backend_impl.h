@@ -1,11 +1,12 @@
 // The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and the files with the
 // family's operations as launches: cuda_operations.cpp, cuda_moe_operations.cpp,
-// cuda_sequence_operations.cpp, cuda_prefill_operations.cpp.
+// cuda_sequence_operations.cpp, cuda_compressed_operations.cpp, cuda_prefill_operations.cpp.
 #pragma once
 
 #include <array>
 #include <vector>
 
+#include "engine/runtime/cuda/compressed_memory.h"
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/cuda_moe.h"
 #include "engine/runtime/cuda/cuda_prefill.h"
@@ -58,6 +59,10 @@ class CudaBackend final : public ServeBackend {
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
   void delta_net(const DeltaNetSpec& spec) override;
+  void streams_read(const StreamsSpec& spec, Slot to) override;
+  void streams_write(const StreamsSpec& spec, Slot from) override;
+  void compressed_attention(const CompressedAttentionSpec& spec) override;
+  void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
@@ -82,6 +87,7 @@ class CudaBackend final : public ServeBackend {
     return reinterpret_cast<T*>(inputs_host_.host() + offset);
   }
   cuda::AttentionPrepareArgs prepare_args(const AttentionSpec& spec) const;
+  cuda::CompressedArgs compressed_args(const CompressedAttentionSpec& spec) const;
   cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
   cuda::MatvecOutput output_of(const Linear& output, bool add) const;
   const float* vector_or_null(VectorId id) const { return id.index < 0 ? nullptr : (*weights_)[id]; }
@@ -132,6 +138,7 @@ class CudaBackend final : public ServeBackend {
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
   SequenceMemory sequences_;
+  CompressedMemory compressed_;
   CudaMoe moe_;
   CudaPrefill prefill_;
 
