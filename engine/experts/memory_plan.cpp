@@ -81,12 +81,10 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
 
 int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
-// Windows make a cache smaller on the host device only.
-int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config, Device device) {
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   int64_t elements = 0;
   for (const KvLayer& layer : geometry.kv) {
-    const int64_t positions =
-        device == Device::kHost ? kv_positions(layer, config.max_context, step_tokens(config)) : config.max_context;
+    const int64_t positions = kv_positions(layer, config.max_context, step_tokens(config));
     elements = plus(elements, times(times(times(2, layer.kv_heads), layer.head_dim), positions));
   }
   int64_t open = 0;  // fp32 whatever the numerics
@@ -136,7 +134,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   check_ranges(geometry, formats, config);
   FixedPools pools;
   pools.dense = formats.dense_bytes;
-  pools.kv = kv_cache_bytes(geometry, config, inputs.device);
+  pools.kv = kv_cache_bytes(geometry, config);
   pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));

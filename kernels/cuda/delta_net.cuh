@@ -28,7 +28,6 @@ __device__ __forceinline__ float log1p(float u) {
   p = fma(p, z, c7);
   return mul(mul(2.0f, s), p);
 }
-__device__ __forceinline__ float sigmoid(float x) { return div(1.0f, add(1.0f, exp(-x))); }
 }  // namespace f32
 
 // What multiplies a row of kernels/ops/rows.h gate.

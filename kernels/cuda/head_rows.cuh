@@ -20,7 +20,7 @@ __device__ __forceinline__ int64_t query_stride(bool gated, int64_t head_dim) {
 }
 
 __device__ __forceinline__ float gated_by(float x, float gate) {
-  return f32::mul(x, f32::div(1.0f, f32::add(1.0f, f32::exp(-gate))));
+  return f32::mul(x, f32::sigmoid(gate));
 }
 
 // How a head ends that has a sink: join(r, {m = sink, sum = 1, out = +0}) of kernels/ops/attention.h.

@@ -132,8 +132,8 @@ struct AttentionArgs {
 void attention(const AttentionArgs& args, StreamHandle stream);
 
 // attention_prepare and attention of a decode step, with the context spread over the whole device. One launch for heads
-// of 64, 128 or 256 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the context is
-// spread follows the positions in device memory, so one captured launch serves every context.
+// of 64, 128, 256 or 512 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the
+// context is spread follows the positions in device memory, so one captured launch serves every context.
 // Sequences, positions, norms, rotations, and the cache's rows before each position are read before the kernel before
 // this one in the stream has ended: what wrote them must have ended when that one started (step.h begin_step).
 // REQUIRES tokens <= kMaxDecodeTokens, all of different sequences. prepare.q may be changed, and is not `out`.

@@ -100,14 +100,14 @@ struct PrefillQueries {
   int32_t reserved = 0;
 };
 // Attention of all tokens, prepared as AttentionArgs says, with keys and values in the cache. Scores and weighted sums
-// on tensor cores (weights rounded to bf16), running maximum and sum per row over chunks of 64 positions that start at
-// multiples of 64. head_dim: multiples of 8 up to kPrefillMaxHeadDim. REQUIRES scale > 0, a KV cache on 16 bytes.
-inline constexpr int64_t kPrefillMaxHeadDim = 128;
-constexpr bool prefill_attention_takes(int64_t head_dim) {
-  return head_dim > 0 && head_dim % 8 == 0 && head_dim <= kPrefillMaxHeadDim;
-}
+// on tensor cores (weights rounded to bf16), running maximum and sum per row over chunks of 64 positions (32 beyond 256
+// dimensions) that start at multiples of their size. REQUIRES scale > 0, a KV cache on 16 bytes.
+//
+// head_dim: multiples of 8 up to 512, as far as the device's shared memory goes: 128 everywhere, 256 takes 192 KiB, 512
+// 224 KiB.
+bool prefill_attention_takes(int64_t head_dim);
 struct PrefillAttentionArgs {
-  const float* q = nullptr;  // (tokens, q_stride): heads * head_dim
+  const float* q = nullptr;  // (tokens, q_stride): as AttentionArgs::q
   int64_t q_stride = 0;
   const PrefillQueries* tiles = nullptr;
   int tile_count = 0;
@@ -118,6 +118,8 @@ struct PrefillAttentionArgs {
   KvView kv;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool gated = false;            // as AttentionArgs
+  const float* sinks = nullptr;  // (heads), or none
 };
 void prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream);
 

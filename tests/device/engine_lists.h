@@ -58,6 +58,9 @@ void test_prompt_cache(Context& context);
 void test_prompt_batches(Context& context);
 void test_prompt_choices(Context& context);
 
+// sequences_engine_test.cpp
+void test_sequences(Context& context);
+
 // engine_bench.cpp: where the time of a decode step goes; what prefetching gains
 void bench_engine(Context& context);
 void bench_look_ahead(Context& context);

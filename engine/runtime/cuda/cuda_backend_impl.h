@@ -1,5 +1,6 @@
-// The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and cuda_operations.cpp (the
-// family's operations as launches).
+// The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and the files with the
+// family's operations as launches: cuda_operations.cpp, cuda_moe_operations.cpp,
+// cuda_sequence_operations.cpp, cuda_prefill_operations.cpp.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/cuda_moe.h"
 #include "engine/runtime/cuda/cuda_prefill.h"
+#include "engine/runtime/cuda/sequence_memory.h"
 #include "engine/runtime/worker_marks.h"
 
 namespace ft {
@@ -55,6 +57,7 @@ class CudaBackend final : public ServeBackend {
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
+  void delta_net(const DeltaNetSpec& spec) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
@@ -78,8 +81,7 @@ class CudaBackend final : public ServeBackend {
   T* host_input(int64_t offset) const {
     return reinterpret_cast<T*>(inputs_host_.host() + offset);
   }
-  cuda::KvView kv_layer(int layer) const;
-  int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
+  cuda::AttentionPrepareArgs prepare_args(const AttentionSpec& spec) const;
   cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
   cuda::MatvecOutput output_of(const Linear& output, bool add) const;
   const float* vector_or_null(VectorId id) const { return id.index < 0 ? nullptr : (*weights_)[id]; }
@@ -122,16 +124,15 @@ class CudaBackend final : public ServeBackend {
   WorkerMarks marks_;
   int top_k_ = 0;
   int predictions_ = 0;  // per token and layer, kMaxPlanTopK with look-ahead
-  int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
+  int64_t moe_layer_count_ = 0, vocab_ = 0;
 
   cuda::DeviceBuffer router_packed_, shared_packed_, token_gates_;  // of MoE layers with two norms; of shared experts
-  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
-  cuda::DeviceBuffer attention_scratch_, end_words_;
+  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, end_words_;
   cuda::PinnedBuffer largest_host_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
-  int64_t rope_half_ = 0, rope_positions_ = 0;
+  SequenceMemory sequences_;
   CudaMoe moe_;
   CudaPrefill prefill_;
 

@@ -65,52 +65,6 @@ void CudaBackend::linear_add(Slot from, const Linear& output) {
   cuda::matvec(args, main_.handle());
 }
 
-void CudaBackend::attention(const AttentionSpec& spec) {
-  const Rows q = rows(Slot::kQuery), k = rows(Slot::kKey), v = rows(Slot::kValue), out = rows(Slot::kAttention);
-  const InputLayout in = inputs();
-  cuda::AttentionPrepareArgs prepare;
-  prepare.q = q.data;
-  prepare.q_stride = q.width;
-  prepare.k = k.data;
-  prepare.v = v.data;
-  prepare.kv_stride = k.width;
-  prepare.tokens = count_;
-  prepare.heads = spec.heads;
-  prepare.kv_heads = spec.kv_heads;
-  prepare.head_dim = spec.head_dim;
-  prepare.q_norm = spec.q_norm.index < 0 ? nullptr : (*weights_)[spec.q_norm];
-  prepare.k_norm = spec.k_norm.index < 0 ? nullptr : (*weights_)[spec.k_norm];
-  prepare.norm_eps = spec.norm_eps;
-  prepare.cos = rope_.as<float>();
-  prepare.sin = rope_.as<float>() + rope_positions_ * rope_half_;
-  prepare.rotary_half = rope_half_;
-  prepare.sequence = input<int32_t>(in.sequence);
-  prepare.position = input<int64_t>(in.position);
-  prepare.kv = kv_layer(spec.kv_layer);
-  if (decode_) {
-    cuda::attention_decode({prepare, spec.scale, spec.window, out.data, out.width, attention_scratch_.data()},
-                           main_.handle());
-    return;
-  }
-  cuda::attention_prepare(prepare, main_.handle());
-  if (cuda::prefill_attention_takes(spec.head_dim)) return prefill_attend(spec);
-  cuda::AttentionArgs attend;
-  attend.q = q.data;
-  attend.q_stride = q.width;
-  attend.tokens = count_;
-  attend.heads = spec.heads;
-  attend.kv_heads = spec.kv_heads;
-  attend.head_dim = spec.head_dim;
-  attend.scale = spec.scale;
-  attend.window = spec.window;
-  attend.sequence = prepare.sequence;
-  attend.position = prepare.position;
-  attend.kv = prepare.kv;
-  attend.out = out.data;
-  attend.out_stride = out.width;
-  cuda::attention(attend, main_.handle());
-}
-
 void CudaBackend::glu(const GluSpec& spec) {
   const Rows gate = rows(spec.gate), up = rows(spec.up), y = rows(spec.to);
   cuda::glu({spec.glu, gate.data, up.data, gate.width, up.width, count_, spec.width, y.data, y.width}, main_.handle());

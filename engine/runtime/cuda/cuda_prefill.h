@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/runtime/cuda/cuda_moe.h"
+#include "kernels/cuda/delta_net.h"
 #include "kernels/cuda/prefill.h"
 
 namespace ft {
@@ -35,6 +36,10 @@ class CudaPrefill {
   // Query rows of the chunk for prefill_attention.
   const cuda::PrefillQueries* queries() const { return reinterpret_cast<cuda::PrefillQueries*>(upload_.data()); }
   int query_tiles() const { return query_tiles_; }
+  // The chunk's runs, for delta_net.
+  const cuda::SequenceRun* runs() const {
+    return reinterpret_cast<const cuda::SequenceRun*>(upload_.data() + runs_offset_);
+  }
 
  private:
   struct Half {
@@ -76,8 +81,8 @@ class CudaPrefill {
   cuda::DeviceBuffer staging_;
   std::array<Half, 2> halves_;
 
-  // [query tiles][layer: blobs, then experts, by item]
-  int64_t queries_bytes_ = 0;
+  // [query tiles][runs][layer: blobs, then experts, by item]
+  int64_t runs_offset_ = 0, queries_bytes_ = 0;  // queries_bytes_: tiles and runs
   cuda::PinnedBuffer upload_host_;
   cuda::DeviceBuffer upload_, lists_memory_;
   cuda::PrefillLists lists_;

@@ -36,24 +36,6 @@ void CudaBackend::prefill_linear_add(Slot from, const Linear& output) {
   prefill_product(packed_.as<uint32_t>(), output_of(output, true), count_);
 }
 
-void CudaBackend::prefill_attend(const AttentionSpec& spec) {
-  const Rows q = rows(Slot::kQuery), out = rows(Slot::kAttention);
-  cuda::PrefillAttentionArgs args;
-  args.q = q.data;
-  args.q_stride = q.width;
-  args.tiles = prefill_.queries();
-  args.tile_count = prefill_.query_tiles();
-  args.heads = spec.heads;
-  args.kv_heads = spec.kv_heads;
-  args.head_dim = spec.head_dim;
-  args.scale = spec.scale;
-  args.window = spec.window;
-  args.kv = kv_layer(spec.kv_layer);
-  args.out = out.data;
-  args.out_stride = out.width;
-  cuda::prefill_attention(args, main_.handle());
-}
-
 void CudaBackend::prefill_logits(const LogitsSpec& spec) {
   const Rows x = rows(spec.from);
   const auto wanted = static_cast<int64_t>(tokens_->logits_tokens.size());
