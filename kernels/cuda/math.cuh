@@ -47,6 +47,22 @@ __device__ __forceinline__ float exp(float x) {
   return mul(p, power);
 }
 
+// log(1 + u), 0 <= u <= 1: kernels/ops/exp.h.
+__device__ __forceinline__ float log1p(float u) {
+  constexpr float c0 = kLog1pCoefficients[0], c1 = kLog1pCoefficients[1], c2 = kLog1pCoefficients[2],
+                  c3 = kLog1pCoefficients[3], c4 = kLog1pCoefficients[4], c5 = kLog1pCoefficients[5],
+                  c6 = kLog1pCoefficients[6], c7 = kLog1pCoefficients[7];
+  const float s = div(u, add(2.0f, u)), z = mul(s, s);
+  float p = fma(c0, z, c1);
+  p = fma(p, z, c2);
+  p = fma(p, z, c3);
+  p = fma(p, z, c4);
+  p = fma(p, z, c5);
+  p = fma(p, z, c6);
+  p = fma(p, z, c7);
+  return mul(mul(2.0f, s), p);
+}
+
 __device__ __forceinline__ float silu(float g) { return div(g, add(1.0f, exp(-g))); }
 __device__ __forceinline__ float sigmoid(float g) { return div(1.0f, add(1.0f, exp(-g))); }
 

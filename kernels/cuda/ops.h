@@ -213,6 +213,12 @@ struct RouterArgs {
   float* weights = nullptr;             // (tokens, k)
   int32_t* record = nullptr;            // (tokens, k)
   const float* expert_scale = nullptr;  // (experts) or null
+  // router_scores of kernels/ops/compressed.h instead, which leaves renormalize and expert_scale alone.
+  bool by_score = false;
+  float scale = 1;
+  const float* choice_bias = nullptr;  // (experts) or null
+  const int32_t* given = nullptr;      // (vocab, k): of each token id, below experts; or null
+  const int32_t* token_ids = nullptr;  // (tokens) REQUIRED with `given`
 };
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 

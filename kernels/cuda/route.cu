@@ -396,8 +396,8 @@ void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle st
     return;
   }
   const Route r = route_of(args);
-  const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
-                     r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
+  const bool small = args.router.layout.format == FormatId::kBf16 && !args.top.by_score &&
+                     args.top.tokens <= kMaxTokens && r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
   const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;
   if (!small || bytes > shared_bytes_allowed()) {
     route(args, stream);

@@ -93,6 +93,7 @@ class CudaBackend final : public ServeBackend {
   const float* vector_or_null(VectorId id) const { return id.index < 0 ? nullptr : (*weights_)[id]; }
   void softcap(int64_t rows, float cap);  // of the logits
   // cuda_moe_operations.cpp
+  cuda::RouterArgs router_choice(const RouterSpec& router) const;
   CudaMoeCall moe_call(const MoeSpec& spec) const;
   CudaSharedExpert shared_expert(const MoeSpec& spec) const;
   void prefill_moe(const MoeSpec& spec);

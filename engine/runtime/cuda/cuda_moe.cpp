@@ -41,15 +41,7 @@ cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
   }
   route.logits = call.router_logits;
   route.arrived = arrived_.as<uint32_t>();
-  route.top.tokens = call.tokens;
-  route.top.k = top_k_;
-  route.top.renormalize = call.renormalize;
-  route.top.forced = call.forced;
-  route.top.forced_ids = call.forced_ids;
-  route.top.ids = call.ids;
-  route.top.weights = call.weights;
-  route.top.record = call.record;
-  route.top.expert_scale = call.expert_scale;
+  route.top = call.top;
   return route;
 }
 
@@ -64,7 +56,7 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.tokens = call.tokens;
   plan.top_k = top_k_;
   plan.max_distinct = max_distinct_;
-  plan.ids = call.ids;
+  plan.ids = call.top.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
   const Arms arms = arms_of(call);
   plan.queue = queue_;
@@ -111,7 +103,8 @@ cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) 
   experts.items = work.items;
   experts.item_begin = work.item_bounds;
   experts.item_end = work.item_bounds + 3;
-  experts.max_item_pairs = call.tokens;
+  // A row of a table may name an expert twice.
+  experts.max_item_pairs = call.top.given != nullptr ? call.tokens * top_k_ : call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
   experts.top_k = top_k_;
@@ -155,7 +148,7 @@ void CudaMoe::compute(const Arms& arms, const CudaMoeCall& call) {
     cuda::expert_down(experts, main_.handle());
   } else {
     cuda::expert_down_merge(
-        experts, {call.ids, call.weights, call.tokens, call.to, call.to_stride, call.add, call.shared.merged()},
+        experts, {call.top.ids, call.top.weights, call.tokens, call.to, call.to_stride, call.add, call.shared.merged()},
         main_.handle());
   }
 }
@@ -193,8 +186,8 @@ void CudaMoe::run_shared(const CudaMoeCall& call, cuda::Stream& stream) {
 void CudaMoe::merge(const Arms& arms, const CudaMoeCall& call) {
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
-  merge.ids = call.ids;
-  merge.weights = call.weights;
+  merge.ids = call.top.ids;
+  merge.weights = call.top.weights;
   merge.tokens = call.tokens;
   merge.top_k = top_k_;
   merge.rows = outputs();

@@ -67,18 +67,12 @@ struct CudaMoeCall {
   float experts_norm_eps = 0;
   PackedMatrix router;
   const float* router_bias = nullptr;
-  const float* expert_scale = nullptr;
-  bool renormalize = false;
+  cuda::RouterArgs top;  // all but the logits
   CudaSharedExpert shared;
-  const int32_t* forced = nullptr;  // as RouterArgs
-  const int32_t* forced_ids = nullptr;
   // Written on the way.
   uint32_t* x = nullptr;         // (tokens) packed rows of hidden, as experts multiply them
   uint32_t* router_x = nullptr;  // and as the router does, with two norms
   float* router_logits = nullptr;
-  int32_t* ids = nullptr;  // (tokens, top_k)
-  float* weights = nullptr;
-  int32_t* record = nullptr;
   const int32_t* predicted = nullptr;  // (tokens, kMaxPlanTopK) of the next layer; null: no look-ahead
 };
 

@@ -1,7 +1,6 @@
 // A family's MoE layers on a CUDA device: in a decode step CudaMoe's launches, in a prefill chunk those of
 // kernels/cuda/prefill.h.
 #include "engine/runtime/cuda/cuda_backend_impl.h"
-#include "kernels/base/error.h"
 
 namespace ft {
 
@@ -23,6 +22,24 @@ CudaSharedExpert CudaBackend::shared_expert(const MoeSpec& spec) const {
   shared.words = shared_packed_.as<uint32_t>();
   shared.token_logits = token_gates_.as<float>();
   return shared;
+}
+
+// Without logits, and where forced choices are and what was chosen is noted.
+cuda::RouterArgs CudaBackend::router_choice(const RouterSpec& router) const {
+  cuda::RouterArgs top;
+  top.tokens = count_;
+  top.k = top_k_;
+  top.renormalize = router.renormalize;
+  top.expert_scale = vector_or_null(router.expert_scale);
+  top.by_score = router.kind == RouterKind::kSqrtSoftplus;
+  top.scale = router.scale;
+  top.choice_bias = vector_or_null(router.choice_bias);
+  if (router.by_token.index >= 0) top.given = (*weights_)[router.by_token];
+  top.token_ids = input<int32_t>(inputs().ids);
+  top.forced = input<int32_t>(inputs().forced);
+  top.ids = ids_.as<int32_t>();
+  top.weights = expert_weights_.as<float>();
+  return top;
 }
 
 // What decode and prefill have in common.
@@ -47,24 +64,19 @@ CudaMoeCall CudaBackend::moe_call(const MoeSpec& spec) const {
   }
   call.router = (*weights_)[router.weight];
   call.router_bias = vector_or_null(router.bias);
-  call.expert_scale = vector_or_null(router.expert_scale);
-  call.renormalize = router.renormalize;
+  call.top = router_choice(router);
   call.shared = shared_expert(spec);
   call.x = packed_.as<uint32_t>();
   call.router_logits = router_logits_.as<float>();
-  call.ids = ids_.as<int32_t>();
-  call.weights = expert_weights_.as<float>();
   return call;
 }
 
 void CudaBackend::moe(const MoeSpec& spec) {
-  FT_CHECK(spec.router.kind == RouterKind::kSoftmax);
   if (!decode_) return prefill_moe(spec);
   const InputLayout in = inputs();
   CudaMoeCall call = moe_call(spec);
-  call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
-  call.forced = input<int32_t>(in.forced);
-  call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
+  call.top.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
+  call.top.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
   if (predictions_ > 0 && spec.moe_layer + 1 < moe_layer_count_) {
     call.predicted = input<int32_t>(in.predicted) + (spec.moe_layer + 1) * count_ * predictions_;
   }
@@ -76,19 +88,12 @@ void CudaBackend::prefill_route(const MoeSpec& spec, const CudaMoeCall& call) {
   const int64_t experts = call.router.layout.rows;
   prefill_pack(call.from, call.from_stride, count_, call.router.layout.cols, spec.router.norm);
   prefill_product(call.x, {call.router, call.router_bias, call.router_logits, experts, false}, count_);
-  cuda::RouterArgs top;
+  cuda::RouterArgs top = call.top;
   top.logits = call.router_logits;
   top.logits_stride = experts;
-  top.tokens = count_;
   top.experts = experts;
-  top.k = top_k_;
-  top.renormalize = call.renormalize;
-  top.expert_scale = call.expert_scale;
-  top.ids = call.ids;
-  top.weights = call.weights;
   // Pinned: forced choices are read there, the router's written there when they are needed.
   int32_t* pinned = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
-  top.forced = input<int32_t>(inputs().forced);
   top.forced_ids = pinned;
   if (prefill_.needs_ids()) top.record = pinned;
   cuda::router_top_k(top, main_.handle());

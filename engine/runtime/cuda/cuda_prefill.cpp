@@ -132,7 +132,7 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   const LayerItems& own = items_[static_cast<size_t>(call.layer)];
   const std::byte* uploaded = upload_.data() + layer_offset(call.layer);
   cuda::PrefillGroupArgs group;
-  group.ids = call.ids;
+  group.ids = call.top.ids;
   group.pairs = pairs;
   group.expert_of_item = reinterpret_cast<const int32_t*>(uploaded + bank_.experts() * sizeof(std::byte*));
   group.experts = bank_.experts();
@@ -157,8 +157,8 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   }
 
   cuda::PrefillMergeArgs merge;
-  merge.ids = call.ids;
-  merge.weights = call.weights;
+  merge.ids = call.top.ids;
+  merge.weights = call.top.weights;
   merge.tokens = call.tokens;
   merge.top_k = top_k_;
   merge.rows = moe_.outputs();
