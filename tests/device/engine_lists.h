@@ -60,6 +60,7 @@ void test_prompt_choices(Context& context);
 
 // sequences_engine_test.cpp
 void test_sequences(Context& context);
+void test_compressed_sequences(Context& context);
 
 // engine_bench.cpp: where the time of a decode step goes; what prefetching gains
 void bench_engine(Context& context);

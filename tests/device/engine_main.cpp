@@ -84,7 +84,8 @@ int main(int argc, char** argv) {
                                  {"prompt-cache", test_prompt_cache},
                                  {"prompt-batches", test_prompt_batches},
                                  {"prompt-choices", test_prompt_choices},
-                                 {"sequences", test_sequences}};
+                                 {"sequences", test_sequences},
+                                 {"compressed-sequences", test_compressed_sequences}};
   const bool ahead =
       std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
   return run_tests(argc, argv, kTests, ahead ? bench_look_ahead : bench_engine);

@@ -11,6 +11,7 @@ void test_rows(Context& context);
 void test_router(Context& context);
 void test_attention(Context& context);
 void test_delta_net(Context& context);
+void test_streams(Context& context);
 void bench_ops(Context& context);
 
 }  // namespace ft::device_test

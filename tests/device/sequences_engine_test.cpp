@@ -1,9 +1,8 @@
 // What an engine on a CUDA device keeps of sequences: caches of windows that have gone round, recurrent states. Checked
 // against: the host device, bit for bit, where tokens go one by one; itself with other chunks, which make rings of
 // other sizes; the engine that a sequence was copied from. Needs FT_TEST_DATA.
-#include <algorithm>
+#include <utility>
 
-#include "engine/model/family.h"
 #include "tests/device/engine_lists.h"
 
 namespace ft::device_test {
@@ -14,20 +13,6 @@ namespace {
 
 constexpr int64_t kLong = 300;  // rings of the cases' windows have 128 rows with short chunks
 constexpr int kShortChunk = 16, kLongChunk = 160;
-
-std::vector<std::string> cases() {
-  std::vector<std::string> paths;
-  for (const char* name : {"gpt_oss.small", "gemma4.older", "gemma4.plain", "qwen3_5_moe_text.b"}) {
-    const std::string path = data_path("golden/" + std::string(name));
-    const std::string family = model_at(path).family->geometry().family;
-    const std::span<const FamilyDesc> all = families();
-    if (std::any_of(all.begin(), all.end(),
-                    [&](const FamilyDesc& desc) { return desc.on_cuda && desc.model_type == family; })) {
-      paths.push_back(path);
-    }
-  }
-  return paths;
-}
 
 EngineConfig config_of(const LoadedModel& model, int chunk, int max_batch = 1) {
   EngineConfig config = on_device(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, max_batch);
@@ -138,13 +123,25 @@ void check_together(Context& context, const std::string& path) {
 
 }  // namespace
 
-void test_sequences(Context& context) {
-  for (const std::string& path : cases()) {
+namespace {
+
+void check_cases(Context& context, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const std::string path = data_path("golden/" + std::string(name));
+    if (!runs_on_device(path)) continue;
     check_steps(context, path);
     check_chunks(context, path);
     check_copies(context, path);
     check_together(context, path);
   }
 }
+
+}  // namespace
+
+void test_sequences(Context& context) {
+  check_cases(context, {"gpt_oss.small", "gemma4.older", "gemma4.plain", "qwen3_5_moe_text.b"});
+}
+
+void test_compressed_sequences(Context& context) { check_cases(context, {"deepseek_v4.published"}); }
 
 }  // namespace ft::device_test
