@@ -19,9 +19,7 @@ __device__ __forceinline__ int64_t query_stride(bool gated, int64_t head_dim) {
   return gated ? 2 * head_dim : head_dim;
 }
 
-__device__ __forceinline__ float gated_by(float x, float gate) {
-  return f32::mul(x, f32::sigmoid(gate));
-}
+__device__ __forceinline__ float gated_by(float x, float gate) { return f32::mul(x, f32::sigmoid(gate)); }
 
 // How a head ends that has a sink: join(r, {m = sink, sum = 1, out = +0}) of kernels/ops/attention.h.
 struct SinkJoin {

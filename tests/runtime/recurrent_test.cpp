@@ -75,8 +75,8 @@ TEST_CASE("a reopened sequence starts from an empty state, after probes too") {
 
 TEST_CASE("the state is in the memory plan: two layers' taps and their heads, a copy a sequence") {
   const LoadedModel model = recurrent();
-  const int64_t history = 512;           // 3 taps of 168 channels, whole lines: 2 key heads of 12, 6 value heads of 20
-  const int64_t heads = 6 * 12 * 32;                  // columns in whole blocks of 16
+  const int64_t history = 512;        // 3 taps of 168 channels, whole lines: 2 key heads of 12, 6 value heads of 20
+  const int64_t heads = 6 * 12 * 32;  // columns in whole blocks of 16
   CHECK(model.family->geometry().state_floats == 2 * (history + heads));
   const Engine engine(model, config_for(model, Strategy::kCpu, 0, 1, 3), kPlenty);
   CHECK(engine.memory_plan().pool_bytes("recurrent state") == 3 * 4 * 2 * (history + heads));
