@@ -57,11 +57,11 @@ struct RowStream {
   int64_t stride = 0, values = 0;  // bytes between positions, and from a position's key to its value
   int begin = 0, newest = 0;       // visible: [begin, newest]
   int first = 0;                   // this warp's first position
-  int newest_at = 0;               // where the newest position's row would stand, were all rows as `first`'s are
   int count = 0;                   // stages of keys, and of values
   std::byte* ring = nullptr;
   const std::byte* from = nullptr;  // this thread's first 16 bytes of the next stage
   uint32_t to = 0;                  // and where they go in a ring's first stage
+  const bf16* inside = nullptr;     // an address of the cache, for what is not read
   bool whole = false;               // all of the warp's positions are visible and in the cache
 
   // `keys` is row 0 of this key/value head, first_row the row of `first`. Issues a ring full of stages. The newest
@@ -104,9 +104,8 @@ struct RowStream {
       const int t = position + row_of(j);
       const bool there = t >= begin && t <= newest;
       if (skip_newest && t == newest) continue;
-      // An address that is not read is the newest position's: always inside the cache.
-      const std::byte* source = from + (there ? row_of(j) : newest_at - position) * stride + byte_of(j);
-      copy_16(place_of(stage_to, j), source, there);
+      const std::byte* source = from + row_of(j) * stride + byte_of(j);
+      copy_16(place_of(stage_to, j), there ? source : reinterpret_cast<const std::byte*>(inside), there);
     }
   }
 

@@ -45,7 +45,6 @@ struct Work {
   int kv_head, first_head, heads;  // query heads [first_head, first_head + heads)
   int first_split, last_split;     // visible
   int newest;                      // position
-  int newest_row;                  // where it goes
   bf16* keys;                      // row 0 of this key/value head
 };
 
@@ -62,7 +61,6 @@ __device__ __forceinline__ Work work_of(const DecodeLaunch& args, const Plan& pl
   work.first_split = plan.first_split[item.token];
   work.last_split = plan.last_split[item.token];
   work.newest = plan.newest[item.token];
-  work.newest_row = kv_row(prepare.kv, work.newest);
   work.keys = prepare.kv.data +
               plan.sequence[item.token] * prepare.kv.positions * kv_stride(prepare.kv_heads, prepare.head_dim) +
               work.kv_head * prepare.head_dim;
@@ -118,7 +116,8 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
     }
     __syncwarp();
     uint16_t* new_row = shared.new_rows[value ? 1 : 0];
-    bf16* cached = work.keys + work.newest_row * kv_stride(args.kv_heads, kDim) + (value ? args.kv_heads * kDim : 0);
+    bf16* cached =
+        work.keys + kv_row(args.kv, work.newest) * kv_stride(args.kv_heads, kDim) + (value ? args.kv_heads * kDim : 0);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int d = lane + i * kWarp;
@@ -149,7 +148,7 @@ __device__ __forceinline__ RowStream<kDim> stream_of(const AttentionDecodeArgs& 
   stream.stride = kv_stride(args.prepare.kv_heads, kDim) * kBytes;
   stream.values = args.prepare.kv_heads * kDim * kBytes;
   stream.newest = work.newest;
-  stream.newest_at = first + work.newest_row - kv_row(args.prepare.kv, first);
+  stream.inside = args.prepare.kv.data;
   stream.begin = window > 0 && work.newest >= window ? work.newest + 1 - window : 0;
   stream.first = first;
   stream.count = count;

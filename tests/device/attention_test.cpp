@@ -437,9 +437,11 @@ void test_decode(Context& context) {
 
 }  // namespace
 
-void test_attention(Context& context) {
-  test_decode(context);
-  test_decode_options(context);
+void test_attention(Context& context) { test_decode(context); }
+
+void test_attention_options(Context& context) { test_decode_options(context); }
+
+void test_attention_parts(Context& context) {
   Random random(4711);
   for (const int64_t dim : {1, 2, 7, 16, 31, 33, 64, 80, 127, 128, 130, 192, 256, 257, 511, 512}) {
     for (const int64_t half : {int64_t{0}, dim / 4, dim / 2}) {

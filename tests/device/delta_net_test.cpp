@@ -159,7 +159,7 @@ void set_inputs(cuda::DeltaNetArgs& args, const Step& step, const DeviceArray<fl
 }
 
 // decode: runs of one token go as a decode step.
-void check_step(Context& context, const std::string& group, DeviceLayer& layer, Step step, bool decode) {
+void check_step(Context& context, const std::string& group, DeviceLayer& layer, Step step, bool decode, bool ready) {
   for (const cuda::SequenceRun& run : step.runs) {
     run_on_cpu(context, layer.shape, layer.weights, step, run, layer.kind,
                layer.host[static_cast<size_t>(run.sequence)]);
@@ -173,11 +173,13 @@ void check_step(Context& context, const std::string& group, DeviceLayer& layer, 
   }
   const DeviceArray<float> x(context, step.x), gate(context, step.gate), write(context, step.write),
       decay(context, step.decay), out(context, step.expected.size());
+  const DeviceArray<float> room(context, step.tokens * 2 * layer.shape.key_width());
   const DeviceArray<cuda::SequenceRun> runs(context, step.runs);
   const DeviceArray<int32_t> device_sequence(context, sequence);
   const DeviceArray<int64_t> device_position(context, position);
   cuda::DeltaNetArgs args = layer.args();
   set_inputs(args, step, x, gate, write, decay, out);
+  if (ready) args.ready = room.data();
   if (decode) {
     args.sequence = device_sequence.data();
     args.position = device_position.data();
@@ -186,12 +188,13 @@ void check_step(Context& context, const std::string& group, DeviceLayer& layer, 
     args.run_count = static_cast<int>(count);
   }
   cuda::delta_net(args, context.stream.handle());
-  std::string text = what(layer.shape) + (decode ? " step at" : " run at");
+  std::string text = what(layer.shape) + (decode ? " step at" : ready ? " ready run at" : " run at");
   for (const cuda::SequenceRun& run : step.runs) {
     text += " " + std::to_string(run.position) + "+" + std::to_string(run.count);
   }
   check_same(context, group, text, out, step.expected);
   check_same(context, group, text + " inputs", x, step.x);
+  context.report.check(group, room.intact() ? "" : text + ": wrote outside what may be overwritten");
 }
 
 // What is left of a sequence that has `length` tokens.
@@ -244,7 +247,7 @@ void check_shape(Context& context, const DeltaNetShape& shape, Values kind, Gate
       runs.push_back({lengths[static_cast<size_t>(sequence)], 0, count, sequence, 0});
       lengths[static_cast<size_t>(sequence)] += count;
     }
-    check_step(context, group, layer, Step(shape, runs, kind, random), decode);
+    check_step(context, group, layer, Step(shape, runs, kind, random), decode, !decode && random.below(2) == 0);
     for (const auto& [sequence, count] : counts) {
       check_state(context, group, layer, sequence, lengths[static_cast<size_t>(sequence)]);
     }
@@ -264,7 +267,7 @@ void bench(Context& context) {
   Random random(3);
   const DeltaNetShape shape{16, 32, 128, 128, 4};
   const DeviceLayer layer(context, shape, GateKind::kSilu, random);
-  for (const int tokens : {1, 3, 512}) {
+  for (const int tokens : {1, 3, 512, 2048}) {
     std::vector<cuda::SequenceRun> runs;
     if (tokens > kSequences) {
       runs.push_back({64, 0, tokens, 0, 0});
@@ -284,7 +287,8 @@ void bench(Context& context) {
     set_inputs(args, step, x, gate, write, decay, out);
     args.sequence = device_sequence.data();
     args.position = device_position.data();
-    if (tokens > kSequences) args.runs = device_runs.data(), args.run_count = 1;
+    const DeviceArray<float> room(context, tokens * 2 * shape.key_width());
+    if (tokens > kSequences) args.runs = device_runs.data(), args.run_count = 1, args.ready = room.data();
     constexpr int kTimes = 10;
     const double seconds = replay_seconds(context, 10,
                                           [&] {

@@ -3,6 +3,7 @@
 // other sizes; the engine that a sequence was copied from. Needs FT_TEST_DATA.
 #include <utility>
 
+#include "engine/runtime/cuda/device_weights.h"
 #include "tests/device/engine_lists.h"
 
 namespace ft::device_test {
@@ -60,7 +61,8 @@ void check_chunks(Context& context, const std::string& path) {
 }
 
 void check_copies(Context& context, const std::string& path) {
-  const LoadedModel model = model_at(path);
+  LoadedModel model = model_at(path);
+  model.on_device = upload_weights(*model.weights);
   const int64_t vocab = model.family->geometry().vocab;
   for (const auto& [from_chunk, to_chunk] : {std::pair{kShortChunk, kLongChunk}, std::pair{kLongChunk, kShortChunk}}) {
     guarded(context, "copied sequences", path + " chunk " + std::to_string(from_chunk), [&]() -> std::string {
