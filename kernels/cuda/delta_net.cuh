@@ -12,24 +12,6 @@ inline constexpr int kDeltaParts = 4;     // of a canonical sum over a state's r
 inline constexpr int kDeltaColumns = 32;  // of a state, in a block
 static_assert(kDeltaColumns % 16 == 0);
 
-namespace f32 {
-// kernels/ops/exp.h
-__device__ __forceinline__ float log1p(float u) {
-  const float s = div(u, add(2.0f, u)), z = mul(s, s);
-  constexpr float c0 = kLog1pCoefficients[0], c1 = kLog1pCoefficients[1], c2 = kLog1pCoefficients[2],
-                  c3 = kLog1pCoefficients[3], c4 = kLog1pCoefficients[4], c5 = kLog1pCoefficients[5],
-                  c6 = kLog1pCoefficients[6], c7 = kLog1pCoefficients[7];
-  float p = fma(c0, z, c1);
-  p = fma(p, z, c2);
-  p = fma(p, z, c3);
-  p = fma(p, z, c4);
-  p = fma(p, z, c5);
-  p = fma(p, z, c6);
-  p = fma(p, z, c7);
-  return mul(mul(2.0f, s), p);
-}
-}  // namespace f32
-
 // What multiplies a row of kernels/ops/rows.h gate.
 __device__ __forceinline__ float gate_factor(GateKind kind, float g) {
   return f32::div(kind == GateKind::kSilu ? g : 1.0f, f32::add(1.0f, f32::exp(-g)));
