@@ -281,9 +281,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (block != warp) load_weights(r, block, lane, weights);
     block_sums(r, weights, block, lane, x, row_words, cells);
   }
-  if (blockIdx.x == 0) {
-    for (int i = thread; i < r.tokens * static_cast<int>(row_words); i += kPlanThreads) r.words[i] = x[i];
-  }
+  if (blockIdx.x == 0) store_words(x, r.tokens * static_cast<int>(row_words), kPlanThreads, r.words);
   __syncthreads();
   write_logits(r, cells);
   if (!arrive_last(r.arrived)) return;

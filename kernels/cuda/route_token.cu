@@ -166,9 +166,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
   }
-  if (blockIdx.x == gridDim.x - 1) {
-    for (int i = thread; i < r.blocks * kRouterBlockWords; i += kPlanThreads) r.words[i] = x[i];
-  }
+  if (blockIdx.x == gridDim.x - 1) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);
   if (leads && thread < r.rows) {
     slot_of_expert[thread] = slot;
     priority[thread] = used;
