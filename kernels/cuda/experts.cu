@@ -12,7 +12,6 @@
 #include "kernels/cuda/experts_one.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/merge_end.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
 
@@ -214,7 +213,6 @@ __global__ __launch_bounds__(kMergeThreads) void merge_kernel(const __grid_const
     if (work.merge.ids[pair] < 0) break;
     merged = f32::fma(work.merge.weights[pair], work.rows[pair * work.rows_stride + i], merged);
   }
-  merged = merge_shared(work.merge.shared, token, i, merged);
   float* to = work.merge.to + token * work.merge.to_stride + i;
   *to = work.merge.add ? f32::add(*to, merged) : merged;
 }

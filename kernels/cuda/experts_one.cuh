@@ -11,7 +11,6 @@
 #include "kernels/cuda/expert_tiles.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/merge_end.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace ft::cuda {
@@ -221,7 +220,6 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   for (int slot = 0; slot < work.list.top_k && items[slot].id >= 0; ++slot) {
     merged = f32::fma(items[slot].weight, rows[slot * kPairRows + thread], merged);
   }
-  if (!kPlain) merged = merge_shared(work.merge.shared, 0, row, merged);
   work.merge.to[row] = kPlain || work.merge.add ? f32::add(before, merged) : merged;
 #endif
 }
@@ -258,7 +256,7 @@ void launch_down_one(const ExpertArgs& args, const ExpertMerge& merge, StreamHan
   const int shared = kOnePairsAt + args.max_items * pair_bytes<kFormat>(args.layout.down);
   const int tasks = args.max_items * work.shape.blocks;
   const auto warps = static_cast<unsigned>(std::clamp(tasks, 1, kMostOneWarps));
-  const bool plain = work.bias_offset == 0 && merge.add && merge.shared.rows == nullptr;
+  const bool plain = work.bias_offset == 0 && merge.add;
   const auto kernel = plain ? down_one<kFormat, true> : down_one<kFormat, false>;
   allow_shared(kernel, shared);
   launch(kernel, dim3(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kPair))), dim3(warps * kWarp),

@@ -259,16 +259,9 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
 // waits for that launch.
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
-// The output of an expert that every token uses: merged last, by a weight of 1 or by the sigmoid of `gate`.
-struct SharedRows {
-  const float* rows = nullptr;  // (tokens, stride); null: there is none
-  int64_t stride = 0;
-  const float* gate = nullptr;  // (tokens) or null
-};
-
-// expert_down, then merge (kernels/ops/rows.h), `shared` last, and to = add(to, merged), or without `add` to = merged.
-// Every pair with an id goes through one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through
-// it where blocks do not merge their own. `shared` and `to` must have been written by launches before expert_gate_up.
+// expert_down, then merge (kernels/ops/rows.h) and to = add(to, merged), or without `add` to = merged. Every pair with
+// an id goes through one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through it where blocks
+// do not merge their own.
 struct ExpertMerge {
   const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
   const float* weights = nullptr;  // (tokens, top_k)
@@ -276,9 +269,15 @@ struct ExpertMerge {
   float* to = nullptr;  // (tokens, to_stride)
   int64_t to_stride = 0;
   bool add = true;
-  SharedRows shared;
 };
 void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream);
+
+// The output of an expert that every token uses: merged last, by a weight of 1 or by the sigmoid of `gate`.
+struct SharedRows {
+  const float* rows = nullptr;  // (tokens, stride); null: there is none
+  int64_t stride = 0;
+  const float* gate = nullptr;  // (tokens) or null
+};
 
 // merge of kernels/ops/rows.h: pairs of a token in slot order, `shared` last; out = merged, or with `add` out =
 // add(out, merged). Pair p's row is host_rows' when from_host[p] is not 0 (pinned memory, read past the caches), else

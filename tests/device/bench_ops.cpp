@@ -88,7 +88,7 @@ struct ExpertBench {
     args.activated = activated.as<uint32_t>();
     args.out = out.as<float>();
     args.out_stride = shape.hidden;
-    merge = {ids.data(), weights.as<float>(), tokens, residual.as<float>(), shape.hidden, true, {}};
+    merge = {ids.data(), weights.as<float>(), tokens, residual.as<float>(), shape.hidden};
     fetch(0, nullptr);
   }
   // From now on the last `most` items of each set come from `bank`, which holds as many blobs as all sets fetch.

@@ -180,7 +180,8 @@ void check_embed_and_take(Context& context, Random& random, const Case& c) {
   check_same(context, "take_rows " + name_of(c.kind), c.what(), rows, taken);
 }
 
-// Some rows on the device, some in pinned memory, trailing slots without an expert.
+// Some rows on the device, some in pinned memory, trailing slots without an expert; with and without a shared expert,
+// that one with and without a gate; added to what is there or not.
 void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   const int64_t pairs = c.tokens * top_k;
   const int64_t host_stride = c.stride + 2;
@@ -190,22 +191,36 @@ void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   test::fill(random, c.kind, pinned.as_host<float>(), pairs * host_stride);
   HostArray<int32_t> ids(pairs, -1);
   HostArray<uint8_t> from_host(pairs);
-  HostArray<float> expected = poisoned<float>(c.tokens * c.stride);
+  const bool shares = top_k != 1, gates = top_k == 8, adds = c.tokens % 2 == 0;
+  const HostArray<float> shared = random_floats(random, c.kind, c.tokens * host_stride);
+  const HostArray<float> gate = random_floats(random, Values::kNormal, c.tokens);
+  const HostArray<float> before = random_floats(random, Values::kNormal, c.tokens * c.stride);
+  HostArray<float> expected = copy_of(before), merged(c.cols);
   for (int64_t t = 0; t < c.tokens; ++t) {
     const auto slots = static_cast<int64_t>(random.below(static_cast<uint64_t>(top_k) + 1));
     std::vector<const float*> y;
+    std::vector<float> weight(weights.data() + t * top_k, weights.data() + t * top_k + slots);
     for (int64_t s = 0; s < slots; ++s) {
       const int64_t pair = t * top_k + s;
       ids[pair] = static_cast<int32_t>(random.below(128));
       from_host[pair] = static_cast<uint8_t>(random.below(2) * 255);
       y.push_back(from_host[pair] != 0 ? pinned.as_host<float>() + pair * host_stride : rows.data() + pair * c.stride);
     }
-    context.cpu.merge({y.data(), weights.data() + t * top_k, slots, c.cols, expected.data() + t * c.stride});
+    if (shares) {
+      y.push_back(shared.data() + t * host_stride);
+      weight.push_back(1.0f);
+      if (gates) context.cpu.gate({&weight.back(), gate.data() + t, 1, GateKind::kSigmoid});
+    }
+    context.cpu.merge({y.data(), weight.data(), static_cast<int64_t>(y.size()), c.cols, merged.data()});
+    float* to = expected.data() + t * c.stride;
+    if (!adds) std::copy_n(merged.data(), c.cols, to);
+    if (adds) context.cpu.add({to, merged.data(), c.cols});
   }
   const DeviceArray<int32_t> device_ids(context, ids);
   const DeviceArray<float> device_weights(context, weights), device_rows(context, rows);
   const DeviceArray<uint8_t> device_from_host(context, from_host);
-  DeviceArray<float> out(context, expected.size());
+  const DeviceArray<float> device_shared(context, shared), device_gate(context, gate);
+  DeviceArray<float> out(context, before);
   cuda::MergeArgs args;
   args.ids = device_ids.data();
   args.weights = device_weights.data();
@@ -219,6 +234,8 @@ void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   args.cols = c.cols;
   args.out = out.data();
   args.out_stride = c.stride;
+  args.add = adds;
+  if (shares) args.shared = {device_shared.data(), host_stride, gates ? device_gate.data() : nullptr};
   cuda::merge(args, context.stream.handle());
   check_same(context, "merge " + name_of(c.kind), c.what() + " top_k " + std::to_string(top_k), out, expected);
 }

@@ -147,14 +147,15 @@ void CudaMoe::compute(const Arms& arms, const CudaMoeCall& call) {
   if (merges_apart(arms, call)) {
     cuda::expert_down(experts, main_.handle());
   } else {
-    cuda::expert_down_merge(
-        experts, {call.top.ids, call.top.weights, call.tokens, call.to, call.to_stride, call.add, call.shared.merged()},
-        main_.handle());
+    cuda::expert_down_merge(experts, {call.top.ids, call.top.weights, call.tokens, call.to, call.to_stride, call.add},
+                            main_.handle());
   }
 }
 
-// The rows of the shared expert, from the packed rows that the router's launch left.
-void CudaMoe::run_shared(const CudaMoeCall& call, cuda::Stream& stream) {
+// The rows of the shared expert, from the packed rows that the router's launch left, beside what follows it.
+void CudaMoe::start_shared(const CudaMoeCall& call) {
+  shared_forked_.record(main_.handle());
+  shared_forked_.make_wait(beside_.handle());
   const CudaSharedExpert& shared = call.shared;
   cuda::MatvecArgs first;
   first.input.words = call.x;
@@ -164,7 +165,7 @@ void CudaMoe::run_shared(const CudaMoeCall& call, cuda::Stream& stream) {
   if (shared.token_gate.data != nullptr) {
     first.outputs[first.output_count++] = {shared.token_gate, nullptr, shared.token_logits, 1, false};
   }
-  cuda::matvec(first, stream.handle());
+  cuda::matvec(first, beside_.handle());
   cuda::GluArgs glu;
   glu.glu = shared.glu;
   glu.gate = shared.gate_rows;
@@ -174,16 +175,17 @@ void CudaMoe::run_shared(const CudaMoeCall& call, cuda::Stream& stream) {
   glu.tokens = call.tokens;
   glu.cols = shared.gate.layout.rows;
   glu.words = shared.words;
-  cuda::glu(glu, stream.handle());
+  cuda::glu(glu, beside_.handle());
   cuda::MatvecArgs last;
   last.input.words = shared.words;
   last.tokens = call.tokens;
   last.outputs[last.output_count++] = {shared.down, nullptr, shared.rows, shared.stride, false};
-  cuda::matvec(last, stream.handle());
+  cuda::matvec(last, beside_.handle());
+  shared_done_.record(beside_.handle());
 }
 
-// With a CPU arm the merge waits for the answer.
-void CudaMoe::merge(const Arms& arms, const CudaMoeCall& call) {
+// Waits for the CPU's answer where the plan has a ticket.
+void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
   merge.ids = call.top.ids;
@@ -200,13 +202,7 @@ void CudaMoe::merge(const Arms& arms, const CudaMoeCall& call) {
   merge.out_stride = call.to_stride;
   merge.add = call.add;
   merge.shared = call.shared.merged();
-  merge.after_join = shared_beside(arms, call);
-  if (!arms.cpu) {
-    merge.host_rows = nullptr;
-    merge.from_host = nullptr;
-    cuda::merge(merge, main_.handle());
-    return;
-  }
+  merge.after_join = call.shared.there();
   cuda::wait_and_merge({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
                         counters_memory_.as<cuda::StepCounters>()},
                        merge, main_.handle());
@@ -216,23 +212,15 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   const Arms arms = arms_of(call);
   start_copier(arms);
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
-  const bool beside = shared_beside(arms, call);
-  if (beside) {
-    shared_forked_.record(main_.handle());
-    shared_forked_.make_wait(beside_.handle());
-    run_shared(call, beside_);
-    shared_done_.record(beside_.handle());
-  } else if (call.shared.there()) {
-    run_shared(call, main_);
-  }
+  if (call.shared.there()) start_shared(call);
   if (arms.slots) compute(arms, call);
   if (config_.no_wait) {
     if (arms.promotions || arms.prefetches) cuda::copy_queued(copier(), main_.handle());
     main_.synchronize();
     serve_posted();
   }
-  if (beside) shared_done_.make_wait(main_.handle());
-  if (merges_apart(arms, call)) merge(arms, call);
+  if (call.shared.there()) shared_done_.make_wait(main_.handle());
+  if (merges_apart(arms, call)) wait_and_merge(call);
 }
 
 void CudaMoe::begin_step() {

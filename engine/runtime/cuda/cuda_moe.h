@@ -2,10 +2,9 @@
 //
 // One layer is a chain on the main stream: route and plan; gate and up of all experts; down; the merge in slot order
 // and the addition to the residual stream, which where there is a CPU arm waits for its answer. An expert that all
-// tokens share is computed before gate and up, or, where the layer may wait for the link or the CPU, beside them on a
-// stream of its own, which joins before the merge. What is fetched is
-// copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of fetched
-// experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
+// tokens share is computed beside gate, up and down, on a stream of its own that joins before the merge. What is
+// fetched is copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of
+// fetched experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
 //
 // Promotions and prefetches go through a queue that plans append to. Its copier runs on the link stream for the whole
 // step and yields to fetches; the step's end joins it. A promoted slot is not read in its step: its key belongs to a
@@ -132,19 +131,15 @@ class CudaMoe {
     bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
   };
   Arms arms_of(const CudaMoeCall& call) const;
-  // Where the layer may wait for the link or the CPU the shared expert is computed meanwhile.
-  static bool shared_beside(const Arms& arms, const CudaMoeCall& call) {
-    return call.shared.there() && (arms.fetches || arms.cpu);
-  }
-  static bool merges_apart(const Arms& arms, const CudaMoeCall& call) { return arms.cpu || shared_beside(arms, call); }
+  static bool merges_apart(const Arms& arms, const CudaMoeCall& call) { return arms.cpu || call.shared.there(); }
   cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
   cuda::ExpertArgs experts_of(const Arms& arms, const CudaMoeCall& call) const;
   cuda::CopierArgs copier() const;
   void start_copier(const Arms& arms);
   void compute(const Arms& arms, const CudaMoeCall& call);
-  void run_shared(const CudaMoeCall& call, cuda::Stream& stream);
-  void merge(const Arms& arms, const CudaMoeCall& call);
+  void start_shared(const CudaMoeCall& call);
+  void wait_and_merge(const CudaMoeCall& call);
 
   const EngineConfig& config_;
   const DeviceWeights& weights_;
@@ -153,7 +148,7 @@ class CudaMoe {
   cuda::Stream link_;  // the copier's
   cuda::Event forked_, joined_;
   bool copier_runs_ = false;  // since the last join()
-  cuda::Stream beside_;       // of shared experts, beside what the layer waits for
+  cuda::Stream beside_;       // of shared experts
   cuda::Event shared_forked_, shared_done_;
 
   int top_k_ = 0, max_distinct_ = 0;
