@@ -1,4 +1,4 @@
-// device_test_engine [--bench [look-ahead]] [LIST ...]: the engine on a CUDA device; the lists are below.
+// device_test_engine [--bench [look-ahead | families]] [LIST ...]: the engine on a CUDA device; the lists are below.
 #include <algorithm>
 #include <bit>
 #include <filesystem>
@@ -86,7 +86,9 @@ int main(int argc, char** argv) {
                                  {"prompt-choices", test_prompt_choices},
                                  {"sequences", test_sequences},
                                  {"compressed-sequences", test_compressed_sequences}};
-  const bool ahead =
-      std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
-  return run_tests(argc, argv, kTests, ahead ? bench_look_ahead : bench_engine);
+  const auto asked = [&](std::string_view name) { return std::find(argv, argv + argc, name) != argv + argc; };
+  return run_tests(argc, argv, kTests,
+                   asked("look-ahead") ? bench_look_ahead
+                   : asked("families") ? bench_families
+                                       : bench_engine);
 }
