@@ -170,7 +170,7 @@ struct RouteArgs {
 // rmsnorm_pack, matvec and router_top_k with their bits, in three launches, or four with two norms.
 void route(const RouteArgs& args, StreamHandle stream);
 // route and plan_layer; one launch, or two with two norms, where the router is bf16 and not by_score, tokens <= 2,
-// experts <= 1024 and k <= 16 and its rows fit into a block's shared memory: for one token and at most 128 experts by a
+// experts <= 1024 and k <= 16 and its rows fit into a block's shared memory: for one token and at most 256 experts by a
 // cluster (route_token.cuh). REQUIRES plan.ids == top.ids, plan.x == the experts' words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 

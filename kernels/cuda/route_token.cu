@@ -21,8 +21,9 @@ namespace ft::cuda {
 namespace {
 
 constexpr unsigned kBlocks = 16;  // more than the eight that every device with clusters has: asked for
-constexpr int kPerLane = 4;       // experts that a lane ranks
-constexpr int kMaxExperts = kPerLane * kWarp;
+constexpr int kMostPerLane = 8;   // experts that a lane ranks: 4, or 8
+constexpr int kMaxExperts = kMostPerLane * kWarp;
+static_assert(kMaxExperts <= kPlanThreads);
 constexpr int kMaxChoices = 16;
 using Row = NormRow<kPlanThreads, 4>;
 
@@ -97,6 +98,7 @@ __device__ __forceinline__ void send_logits(const TokenRoute& r, const float* su
 
 // The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
 // or null.
+template <int kPerLane>
 __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
                                                  const float* logits, uint32_t barrier, const HitTable& hits,
                                                  const Predicted& predicted, const int32_t* forced_id, int32_t* ids) {
@@ -118,15 +120,17 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
 
 #endif
 
+template <int kPerLane>
 __global__ void __launch_bounds__(kPlanThreads)
     route_token_kernel(const __grid_constant__ TokenRoute r, const __grid_constant__ PlanArgs a, int most_distinct) {
 #if __CUDA_ARCH__ >= 900
+  constexpr int kExperts = kPerLane * kWarp;
   extern __shared__ uint4 memory[];
   __shared__ PlanState state;
-  __shared__ float scale, logits[kMaxExperts];
+  __shared__ float scale, logits[kExperts];
   __shared__ alignas(8) uint64_t barrier;
-  __shared__ uint64_t priority[kMaxExperts], prefetched[kMaxExperts];
-  __shared__ int32_t slot_of_expert[kMaxExperts], ids[kMaxChoices];
+  __shared__ uint64_t priority[kExperts], prefetched[kExperts];
+  __shared__ int32_t slot_of_expert[kExperts], ids[kMaxChoices];
   __shared__ bool placed;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   const bool leads = blockIdx.x == 0;
@@ -163,8 +167,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
   if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
   for (int unit = warp; unit < units; unit += kPlanWarps) {
-    if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
+    const int next = unit + kPlanWarps;  // on its way while this one is multiplied
+    RouterWeights of_next{};
+    if (next < units) load_weights(r, first_tile + next / r.blocks, next % r.blocks, of_next);
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
+    weights = of_next;
   }
   if (blockIdx.x == gridDim.x - 1) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);
   if (leads && thread < r.rows) {
@@ -177,8 +184,9 @@ __global__ void __launch_bounds__(kPlanThreads)
               address_in_block(own_barrier, 0));
   if (!leads) return;
   if (warp == 0) {
-    const bool done = choose_and_place(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched},
-                                       predicted, forced ? &forced_id : nullptr, ids);
+    const bool done =
+        choose_and_place<kPerLane>(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched}, predicted,
+                                   forced ? &forced_id : nullptr, ids);
     if (thread == 0) placed = done;
   }
   __syncthreads();
@@ -189,21 +197,28 @@ __global__ void __launch_bounds__(kPlanThreads)
 #endif
 }
 
+// Calls f with the kernel for so many experts.
+template <class F>
+auto with_kernel(int64_t experts, F&& f) {
+  return experts <= 4 * kWarp ? f.template operator()<4>() : f.template operator()<kMostPerLane>();
+}
+
 // Dynamic shared memory that the kernel may have as a cluster of kBlocks; 0: the device cannot hold one.
+template <int kPerLane>
 int64_t shared_bytes_allowed() {
   static const int64_t bytes = []() -> int64_t {
     if (!programmatic_launch()) return 0;
+    const auto kernel = route_token_kernel<kPerLane>;
     int device = 0, value = 0;
     check(cudaGetDevice(&device), "cannot ask for the device in use");
     check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
           "cannot ask for the device's shared memory");
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, route_token_kernel), "cannot read the attributes of a kernel");
+    check(cudaFuncGetAttributes(&attributes, kernel), "cannot read the attributes of a kernel");
     const int64_t allowed = value - static_cast<int64_t>(attributes.sharedSizeBytes);
-    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
           "cannot ask for large clusters");
-    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(allowed)),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(allowed)),
           "cannot ask for shared memory");
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -216,7 +231,7 @@ int64_t shared_bytes_allowed() {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
-    if (cudaOccupancyMaxActiveClusters(&clusters, route_token_kernel, &config) != cudaSuccess) {
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());  // a partitioned device may refuse the question: it has none
       return 0;
     }
@@ -256,13 +271,16 @@ bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_dis
       args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
     return false;
   }
-  return shared_bytes_of(token_route(args), plan, most_distinct) <= shared_bytes_allowed();
+  const int64_t allowed = with_kernel(layout.rows, []<int kPerLane>() { return shared_bytes_allowed<kPerLane>(); });
+  return shared_bytes_of(token_route(args), plan, most_distinct) <= allowed;
 }
 
 void route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
   const TokenRoute r = token_route(args);
-  launch_cluster(route_token_kernel, kBlocks, kPlanThreads,
-                 static_cast<size_t>(shared_bytes_of(r, plan, most_distinct)), stream, r, plan, most_distinct);
+  with_kernel(r.rows, [&]<int kPerLane>() {
+    launch_cluster(route_token_kernel<kPerLane>, kBlocks, kPlanThreads,
+                   static_cast<size_t>(shared_bytes_of(r, plan, most_distinct)), stream, r, plan, most_distinct);
+  });
 }
 
 }  // namespace ft::cuda
