@@ -271,7 +271,7 @@ bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_dis
       args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
     return false;
   }
-  const int64_t allowed = with_kernel(layout.rows, []<int kPerLane>() { return shared_bytes_allowed<kPerLane>(); });
+  const int64_t allowed = with_kernel(layout.rows, [&]<int kPerLane>() { return shared_bytes_allowed<kPerLane>(); });
   return shared_bytes_of(token_route(args), plan, most_distinct) <= allowed;
 }
 
