@@ -198,12 +198,15 @@ void test_batch(Context& context) {
   }
 }
 
-void test_probes(Context& context) {
-  LoadedModel model = model_at(data_path("tiny-moe"));
+namespace {
+
+void check_probes(Context& context, const std::string& path) {
+  LoadedModel model = model_at(path);
   const int64_t vocab = model.family->geometry().vocab;
   const Continuation expected = on_host(model, 20, 8);
-  const EngineConfig config = on_device(model, Strategy::kHybrid, 40, 2);
-  guarded(context, "parts for probes", name_of(config), [&]() -> std::string {
+  const int64_t slots = std::min<int64_t>(40, model.family->geometry().total_experts());
+  const EngineConfig config = on_device(model, Strategy::kHybrid, slots, 2);
+  guarded(context, "parts for probes", path + " " + name_of(config), [&]() -> std::string {
     Engine engine(model, config, kDevicePlenty);
     const int layers = static_cast<int>(engine.geometry().moe_layers.size());
     for (const int tokens : {1, 2}) {
@@ -211,10 +214,10 @@ void test_probes(Context& context) {
       for (int layer = 0; layer < layers; ++layer) {
         LayerPlan& plan = plans[static_cast<size_t>(layer)];
         plan.layer = layer;
-        plan.hits = {{1, 0}, {4, 1}};
+        plan.hits = {{1, 0}};
         plan.fetches = {{2, 5}};
-        plan.cpu = {9};
-        plan.promotions = {{9, 8}};
+        plan.cpu = {3};
+        plan.promotions = {{3, 8}};
       }
       for (int i = 0; i < 3; ++i) engine.run_moe_layers(plans, tokens);
       engine.run_moe_layers({plans.data() + 1, 1}, tokens);
@@ -223,6 +226,12 @@ void test_probes(Context& context) {
     if (engine.counters().decode_steps != 0) return "probes were counted as steps";
     return compare(run_by_steps(engine, some_ids(20, vocab, 1), 8), expected, vocab);
   });
+}
+
+}  // namespace
+
+void test_probes(Context& context) {
+  for (const std::string& path : one_of_each_family()) check_probes(context, path);
 }
 
 void test_golden(Context& context) {
