@@ -74,6 +74,20 @@ __device__ __forceinline__ void block_sums(const TokenRoute& r, const RouterWeig
   }
 }
 
+// All units of the block, a unit being a block of k of one of its tiles: warp w takes w, w + kPlanWarps, ... The first
+// one's weights are there; the next one's are on their way while one is multiplied.
+__device__ __forceinline__ void multiply_units(const TokenRoute& r, RouterWeights& weights, const uint32_t* x,
+                                               float* sums) {
+  const int units = r.tiles_per_block * r.blocks, first_tile = static_cast<int>(blockIdx.x) * r.tiles_per_block;
+  for (int unit = static_cast<int>(threadIdx.x) / kWarp; unit < units; unit += kPlanWarps) {
+    const int next = unit + kPlanWarps;
+    RouterWeights of_next{};
+    if (next < units) load_weights(r, first_tile + next / r.blocks, next % r.blocks, of_next);
+    block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
+    weights = of_next;
+  }
+}
+
 // Of the first row that send_logits gives this thread.
 __device__ __forceinline__ float bias_of_thread(const TokenRoute& r) {
   const int own = static_cast<int>(threadIdx.x) / kLanes, rows = r.tiles_per_block * kRowsPerTile;
@@ -166,13 +180,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
   if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
-  for (int unit = warp; unit < units; unit += kPlanWarps) {
-    const int next = unit + kPlanWarps;  // on its way while this one is multiplied
-    RouterWeights of_next{};
-    if (next < units) load_weights(r, first_tile + next / r.blocks, next % r.blocks, of_next);
-    block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
-    weights = of_next;
-  }
+  multiply_units(r, weights, x, sums);
   if (blockIdx.x == gridDim.x - 1) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);
   if (leads && thread < r.rows) {
     slot_of_expert[thread] = slot;
