@@ -35,8 +35,8 @@ struct Predicted {
   int32_t id = -1, slot = -1;
 };
 
-// The lane's prediction, where the layer looks ahead; of more than a warp of them, which no plan of one token takes, one
-// of those behind in two lanes.
+// The lane's prediction, where the layer looks ahead; of more than a warp of them, which no plan of one token takes,
+// one of those behind in two lanes.
 __device__ __forceinline__ int32_t prediction_of_lane(const PlanArgs& a) {
   if (a.max_prefetches == 0 || a.table.slots == 0 || a.layer + 1 >= a.table.layers) return -1;
   const auto lane = static_cast<int>(threadIdx.x);
@@ -103,23 +103,15 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
   plan.was_prefetched = prefetched != 0;
   const bool miss = named && !plan.hit;
   const unsigned misses = __ballot_sync(kFullWarp, miss);
-  Victim victim{-1, -1, 0};
-  if (misses != 0 && has) victim = shared.victims[lane];
   int same = 0;  // how often the expert is named
-  int hits_below = 0, misses_before = 0;
-  bool taken = false;  // the victim is a hit
 #pragma unroll 4
   for (int other = 0; other < k; ++other) {
-    const int32_t other_id = __shfl_sync(kFullWarp, id, other), other_slot = __shfl_sync(kFullWarp, plan.slot, other);
-    const uint64_t other_before = __shfl_sync(kFullWarp, before, other);
-    const bool other_misses = (misses >> other & 1) != 0, lower = other_id < id;
+    const int32_t other_id = __shfl_sync(kFullWarp, id, other);
+    const bool lower = other_id < id;
     plan.d += lower;
     same += other_id == id;
-    hits_below += lower && !other_misses;
-    misses_before += other_misses && (other_before > before || (other_before == before && lower));
-    taken = taken || victim.slot == other_slot;
+    plan.place += lower && (misses >> other & 1) == 0;
   }
-  plan.place = plan.hit ? hits_below : misses_before;
   if (__any_sync(kFullWarp, has && (!named || same != 1 || (plan.hit && prefetched == plan.time.step)))) return false;
   plan.misses = __popc(misses);
   plan.hits = k - plan.misses;
@@ -130,11 +122,22 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
   if (misses == 0) return true;
   if (names != 0 || more.victims_after != input.plan_number || input.plan_number == 0) return false;
 
+  const Victim victim = has ? shared.victims[lane] : Victim{-1, -1, 0};
+  int before_it = 0;   // misses that are worth more
+  bool taken = false;  // the victim is a hit
+#pragma unroll 1
+  for (int other = 0; other < k; ++other) {
+    const int32_t other_id = __shfl_sync(kFullWarp, id, other), other_slot = __shfl_sync(kFullWarp, plan.slot, other);
+    const uint64_t other_before = __shfl_sync(kFullWarp, before, other);
+    const bool more_worth = other_before > before || (other_before == before && other_id < id);
+    before_it += (misses >> other & 1) != 0 && more_worth;
+    taken = taken || victim.slot == other_slot;
+  }
+  if (miss) plan.place = before_it;
   const int open = table.slots - plan.hits - plan.time.aside;
   plan.fetches = min(shared.fetch_of_misses[plan.misses], min(plan.misses, open));
   const int room = max(0, table.slots - plan.time.aside - table.max_distinct);
-  const int promotions =
-      max(0, min(min(a.max_promotions, plan.misses - plan.fetches), min(room, open - plan.fetches)));
+  const int promotions = max(0, min(min(a.max_promotions, plan.misses - plan.fetches), min(room, open - plan.fetches)));
   const int wanted = plan.fetches + promotions;
   const bool usable = has && victim.slot >= 0 && !taken;
   const unsigned usable_lanes = __ballot_sync(kFullWarp, usable);

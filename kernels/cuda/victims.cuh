@@ -50,8 +50,8 @@ __device__ __forceinline__ uint64_t lowest_stamps(const uint64_t* from, int firs
 inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& search, int block) {
   const auto lane = static_cast<int>(threadIdx.x), warp = block * 2 + static_cast<int>(threadIdx.y);
   const bool first_thread = threadIdx.x + threadIdx.y == 0;
-  const uint64_t own = lowest_stamps(search.stamp, warp * kStampsPerPass, search.slots, kSearchWarps * kStampsPerPass,
-                                     search.count);
+  const uint64_t own =
+      lowest_stamps(search.stamp, warp * kStampsPerPass, search.slots, kSearchWarps * kStampsPerPass, search.count);
   if (lane < search.count) search.to->found[warp * search.count + lane] = own;
   __syncthreads();
   uint32_t before = 0;
@@ -59,8 +59,7 @@ inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& 
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(&search.to->arrived) : "memory");
   }
   if (__syncthreads_or(first_thread && before == kSearchBlocks - 1) == 0 || threadIdx.y != 0) return;
-  const uint64_t stamp =
-      lowest_stamps(search.to->found, 0, kSearchWarps * search.count, kStampsPerPass, search.count);
+  const uint64_t stamp = lowest_stamps(search.to->found, 0, kSearchWarps * search.count, kStampsPerPass, search.count);
   if (lane < search.count) {
     Victim victim{-1, -1, 0};
     if (stamp != kHeldStamp) {

@@ -17,8 +17,7 @@ int64_t arena_bytes(const RigShape& shape) {
   const int64_t predicted = int64_t{shape.max_tokens} * shape.max_predicted;
   const int64_t queued = shape.layers * (distinct + shape.max_predicted);
   return keys * 12 + shape.slots * 36 + pairs * 9 + distinct * 96 + predicted * 4 + queued * 32 +
-         int64_t{shape.max_tokens} * shape.hidden * 2 + 65536 +
-         static_cast<int64_t>(sizeof(cuda::NextVictims));
+         int64_t{shape.max_tokens} * shape.hidden * 2 + 65536 + static_cast<int64_t>(sizeof(cuda::NextVictims));
 }
 
 }  // namespace
