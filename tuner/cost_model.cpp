@@ -26,6 +26,7 @@ constexpr CostTermInfo kTerms[] = {
     {CostTerm::kCopyEnginePerExpert, "s_f_copy_engine", "s", false, true},
     {CostTerm::kLookAhead, "a_r", "s", true, true},
     {CostTerm::kLookAheadPerToken, "e_r", "s", true, true},
+    {CostTerm::kCopier, "a_q", "s", true, true},
 };
 static_assert(std::size(kTerms) == kCostTermCount);
 
@@ -134,15 +135,17 @@ double step_seconds(const CostParameters& cost, const DenseCost& dense, Device d
   const int tokens = replay.distribution[0].counts.tokens;
   const double between = between_layers(dense, tokens, context, replay.layers);
   double layers = 0, link = 0;
-  bool promotes = false;
+  bool promotes = false, copies = false;
   for (const WeightedCounts& entry : replay.distribution) {
     const LayerPieces pieces = layer_pieces(cost, device, entry.counts, between);
     const double share = static_cast<double>(entry.times) / static_cast<double>(replay.steps);
     layers += share * (pieces.base + pieces.arms + pieces.rest);
     link += share * pieces.link;
     promotes = promotes || entry.counts.promoted > 0;
+    copies = copies || entry.counts.promoted + entry.counts.prefetched > 0;
   }
-  const double seconds = dense.seconds(tokens, context) + layers;
+  const double copier = device == Device::kCuda && copies ? cost[CostTerm::kCopier] : 0;
+  const double seconds = dense.seconds(tokens, context) + copier + layers;
   return promotes ? seconds + promotion_wait(link, seconds - between) : seconds;
 }
 

@@ -19,7 +19,8 @@
 // to fetch and one on the CPU 49 + 6, where a link slowed to its end would take 49 + 18).
 // On the host a promotion costs per_promotion. On a GPU promotions take the link while no fetch does, over the whole
 // step, and the step ends when all are there: they slow CPU experts as fetches do, and
-//   t_step = max(t_dense + sum of t_layer,  sum of the link's time for fetches and promotions)
+//   t_step = max(t_dense + a_q + sum of t_layer,  sum of the link's time for fetches and promotions)
+// a_q is the kernel that copies them: it holds multiprocessors during the whole step.
 // Look-ahead: a_r + e_r tokens a layer for the predicting router, and the link carries prefetched experts too, behind
 // the layer's own fetches: they slow what runs beside them like fetches, and where link time of a layer (fetches,
 // then s_f for each prefetched one) is longer than the layer and what follows it before the next one, the next layer
@@ -57,8 +58,9 @@ enum class CostTerm : uint8_t {
   kCopyEnginePerExpert,
   kLookAhead,  // per layer with look-ahead
   kLookAheadPerToken,
+  kCopier,  // per step, on a GPU: what promotions or prefetches cost before one is copied
 };
-inline constexpr int kCostTermCount = 18;
+inline constexpr int kCostTermCount = 19;
 inline constexpr int kLinearTermCount = 11;  // the ones that cells with one arm tell: before kLinkIdle
 
 struct CostTermInfo {

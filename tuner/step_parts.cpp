@@ -91,7 +91,7 @@ StepParts step_parts(const CostParameters& cost, const DenseCost& dense, Device 
   const double between = between_layers(dense, tokens, context, replay.layers);
   StepParts parts;
   double link = 0;
-  bool promotes = false;
+  bool promotes = false, copies = false;
   for (const WeightedCounts& entry : replay.distribution) {
     const LayerPieces pieces = layer_pieces(cost, device, entry.counts, between);
     const StepParts layer = parts_of(cost, device, entry.counts, pieces);
@@ -99,9 +99,11 @@ StepParts step_parts(const CostParameters& cost, const DenseCost& dense, Device 
     for (int i = 0; i < kStepPartCount; ++i) parts.seconds[i] += share * layer.seconds[i];
     link += share * pieces.link;
     promotes = promotes || entry.counts.promoted > 0;
+    copies = copies || entry.counts.promoted + entry.counts.prefetched > 0;
   }
   parts[StepPart::kDense] = dense.fixed + dense.per_token * tokens;
   parts[StepPart::kAttention] = dense.attention_seconds(tokens, context);
+  if (device == Device::kCuda && copies) parts[StepPart::kFetch] += cost[CostTerm::kCopier];
   if (promotes) parts[StepPart::kFetch] += promotion_wait(link, parts.total() - between);
   return parts;
 }
