@@ -26,15 +26,16 @@ namespace ft::bench {
 namespace {
 
 constexpr int64_t kTraceTokens = 512;  // as probes make it
-constexpr std::string_view kPreset = "preset ";
+constexpr std::string_view kPreset = "preset ", kSynthetic = "synthetic:";
 
 // Of a preset: all tokens that the tuning had.
 void restore_routing(Recording& recording) {
   const RoutingTrace& kept = recording.trace;
-  if (!kept.source.starts_with(kPreset)) return;
+  const std::string& weights = recording.samples.identity.model.weights;  // "synthetic:SEED"
+  if (!kept.source.starts_with(kPreset) || !weights.starts_with(kSynthetic)) return;
   const std::string preset = kept.source.substr(kPreset.size());
   RoutingTrace whole = synthetic_routing(preset, kept.layers, kept.experts, kept.top_k, kTraceTokens,
-                                         recording.inputs.base.weights.synthetic_seed);
+                                         std::stoull(weights.substr(kSynthetic.size())));
   if (whole.tokens > kept.tokens && std::equal(kept.ids.begin(), kept.ids.end(), whole.ids.begin())) {
     recording.trace = std::move(whole);
   }
