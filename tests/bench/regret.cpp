@@ -116,6 +116,10 @@ OrderedJson regret_json(const Regret& regret) {
   return {{"regret", regret.regret}, {"ratio", regret.ratio}, {"low", regret.low}, {"high", regret.high}};
 }
 
+int64_t promotions_of(const EngineConfig& config, int64_t expert_bytes) {
+  return config.strategy == Strategy::kResident ? 0 : config.promote_bytes_per_layer / expert_bytes;
+}
+
 double milliseconds(double tok_s, int64_t batch) { return 1e3 * static_cast<double>(batch) / tok_s; }
 
 // Enough to score again, in a file that stays small.
@@ -252,7 +256,8 @@ PredictionError prediction_error(const Pool& pool, std::span<const MeasuredCandi
 }
 
 OrderedJson cell_json(const std::string& cell, const Profile& profile, const Pool& pool,
-                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times) {
+                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times,
+                      int64_t expert_bytes) {
   const Regret regret = regret_of(measured);
   const PredictionError error = prediction_error(pool, measured);
   const int64_t batch = profile.conditions.batches[0];
@@ -267,8 +272,15 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
                           {"threads", predicted.config.threads},
                           {"slots", predicted.config.slots},
                           {"split", predicted.split},
+                          {"fetch_of_misses", predicted.config.fetch_of_misses},
+                          {"promotions", promotions_of(predicted.config, expert_bytes)},
                           {"fetch_mechanism", std::string(fetch_mechanism_name(predicted.config.fetch_mechanism))},
                           {"max_prefetches_per_layer", predicted.config.max_prefetches_per_layer},
+                          {"predicted_hit_rate", predicted.hit_rate.empty() ? 0 : predicted.hit_rate[0]},
+                          {"hit_rate", one.hit_rate},
+                          {"fetched_per_layer", one.fetched_per_layer},
+                          {"cpu_per_layer", one.cpu_per_layer},
+                          {"promoted_per_layer", one.promoted_per_layer},
                           {"predicted_ms", milliseconds(predicted.tok_s[0], batch)},
                           {"measured_ms", milliseconds(median(one.tok_s), batch)},
                           {"measured_low_ms", milliseconds(interval.high, batch)},
@@ -283,7 +295,7 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
     by_rule["candidate"] = i;
     by_rule.update(regret_json(regret_of_candidate(measured, regret.best, i)));
   }
-  OrderedJson json = {{"version", "1.0.0"},
+  OrderedJson json = {{"version", "1.1.0"},
                       {"cell", cell},
                       {"commit", profile.conditions.commit},
                       {"code_hash", profile.identity.build.code_hash},

@@ -77,6 +77,19 @@ TEST_CASE("what the model does not tell from its choice is run too, when more th
   CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 2, 3, 4});
 }
 
+TEST_CASE("another split or promotion budget of what is run is run too, from further off") {
+  const auto promoting = [](CandidatePrediction candidate, int64_t bytes) {
+    candidate.config.promote_bytes_per_layer = bytes;
+    return candidate;
+  };
+  SearchResult search;
+  search.ranked = {prediction(Strategy::kHybrid, 2, 100), promoting(prediction(Strategy::kHybrid, 2, 90), 1),
+                   promoting(prediction(Strategy::kHybrid, 4, 90), 1),  // nothing with four threads is run
+                   promoting(prediction(Strategy::kHybrid, 2, 86), 2),
+                   promoting(prediction(Strategy::kHybrid, 2, 84), 3), prediction(Strategy::kOffload, 1, 50)};
+  CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 1, 3, 5});
+}
+
 TEST_CASE("at most so many, and plain offload last, a copy engine's or a look-ahead's is not plain") {
   SearchResult search;
   search.ranked = {engaging(prediction(Strategy::kOffload, 1, 100), FetchMechanism::kSm, 2),
