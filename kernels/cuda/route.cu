@@ -38,6 +38,7 @@ struct Route {
   int blocks = 0, last_lanes = 0;
   int rows = 0;  // experts
   float global = 0;
+  const float* bias = nullptr;
   int64_t words_per_tile = 0;
   uint32_t* words = nullptr;
   float* logits = nullptr;
@@ -76,7 +77,9 @@ __device__ __forceinline__ void write_logits(const Route& r, const float* cells)
     const int task = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
     const float sum = fold_router_row(cells + task * r.blocks * kLanes, r.blocks, lane);
     const int row = static_cast<int>(blockIdx.x) * kRowsPerTile + task % kRowsPerTile;
-    if (lane == 0 && row < r.rows) r.logits[task / kRowsPerTile * r.rows + row] = f32::mul(sum, r.global);
+    if (lane != 0 || row >= r.rows) continue;
+    const float product = f32::mul(sum, r.global);
+    r.logits[task / kRowsPerTile * r.rows + row] = r.bias == nullptr ? product : f32::add(product, __ldg(r.bias + row));
   }
 }
 
@@ -180,11 +183,14 @@ __device__ void choose(const Route& r, bool forced, unsigned char* memory, int32
     const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
     float all = 0.0f;
     for (int s = 0; s < k; ++s) all = f32::add(all, is_nan ? sum : c.weights[token * k + s]);
-    const float weight = is_nan ? sum : c.weights[i];
-    const int32_t id = forced ? r.top.forced_ids[i] : is_nan ? slot : c.chosen[i];
+    float weight = is_nan ? sum : c.weights[i];
+    if (r.top.renormalize) weight = f32::div(weight, all);
+    const int32_t chosen = is_nan ? slot : c.chosen[i];
+    if (r.top.expert_scale != nullptr) weight = f32::mul(weight, r.top.expert_scale[chosen]);
+    const int32_t id = forced ? r.top.forced_ids[i] : chosen;
     ids[i] = id;
     r.top.ids[i] = id;
-    r.top.weights[i] = r.top.renormalize ? f32::div(weight, all) : weight;
+    r.top.weights[i] = weight;
     if (r.top.record != nullptr) r.top.record[i] = id;
   }
   __syncthreads();
@@ -257,9 +263,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (block != warp) load_weights(r, block, lane, weights);
     block_sums(r, weights, block, lane, x, row_words, cells);
   }
-  if (blockIdx.x == 0) {
-    for (int i = thread; i < r.tokens * static_cast<int>(row_words); i += kPlanThreads) r.words[i] = x[i];
-  }
+  if (blockIdx.x == 0) store_words(x, r.tokens * static_cast<int>(row_words), kPlanThreads, r.words);
   __syncthreads();
   write_logits(r, cells);
   if (!arrive_last(r.arrived)) return;
@@ -320,6 +324,7 @@ Route route_of(const RouteArgs& args) {
           .last_lanes = static_cast<int>(layout.last_lanes),
           .rows = static_cast<int>(layout.rows),
           .global = args.router.global,
+          .bias = args.bias,
           .words_per_tile = layout.code_bytes_per_tile / 4,
           .words = args.words,
           .logits = args.logits,
@@ -327,9 +332,23 @@ Route route_of(const RouteArgs& args) {
           .top = args.top};
 }
 
+// The experts' rows where they have a norm of their own.
+void pack_for_experts(const RouteArgs& args, StreamHandle stream) {
+  if (args.experts_words == nullptr) return;
+  rmsnorm_pack({.x = args.x,
+                .x_stride = args.x_stride,
+                .w = args.experts_norm_w,
+                .eps = args.experts_norm_eps,
+                .tokens = args.top.tokens,
+                .cols = args.router.layout.cols,
+                .words = args.experts_words},
+               stream);
+}
+
 }  // namespace
 
 void route(const RouteArgs& args, StreamHandle stream) {
+  pack_for_experts(args, stream);
   MatvecArgs product;
   const int64_t experts = args.router.layout.rows, cols = args.router.layout.cols;
   RmsnormPackArgs norm{.x = args.x,
@@ -342,7 +361,7 @@ void route(const RouteArgs& args, StreamHandle stream) {
   rmsnorm_pack(norm, stream);
   product.input = {.words = args.words};
   product.tokens = args.top.tokens;
-  product.outputs[0] = {args.router, nullptr, args.logits, experts, false};
+  product.outputs[0] = {args.router, args.bias, args.logits, experts, false};
   product.output_count = 1;
   matvec(product, stream);
   RouterArgs top = args.top;
@@ -355,16 +374,22 @@ void route(const RouteArgs& args, StreamHandle stream) {
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
   const int most_distinct = check_plan(plan);
   FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
-  if (route_token(args, plan, most_distinct, stream)) return;
+  FT_CHECK(plan.x == (args.experts_words == nullptr ? args.words : args.experts_words));
+  if (route_token_takes(args, plan, most_distinct)) {
+    pack_for_experts(args, stream);
+    route_token(args, plan, most_distinct, stream);
+    return;
+  }
   const Route r = route_of(args);
-  const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
-                     r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
+  const bool small = args.router.layout.format == FormatId::kBf16 && !args.top.by_score &&
+                     args.top.tokens <= kMaxTokens && r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
   const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;
   if (!small || bytes > shared_bytes_allowed()) {
     route(args, stream);
     plan_layer(plan, stream);
     return;
   }
+  pack_for_experts(args, stream);
   launch(route_and_plan_kernel, static_cast<unsigned>(args.router.layout.row_tiles), kPlanThreads,
          static_cast<size_t>(bytes), stream, r, plan, most_distinct);
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/embed_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/number.cuh"
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kBeginThreads) begin_step_kernel(const __grid_
   }
   __syncthreads();
   for (int64_t i = thread; i < embed.width; i += kBeginThreads) {
-    embed.out[token * embed.out_stride + i] = low_bf16(embed.table[id * embed.width + i].bits);
+    write_embedded(embed, token, i, embed.table[id * embed.width + i]);
   }
 }
 

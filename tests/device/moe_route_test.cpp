@@ -21,6 +21,7 @@ struct RouteShape {
   bool victims = false;    // the victims of each plan are found before it
   int promotions = 1;      // at most so many a layer
   int fetch_of_two = 1;    // of two misses so many are fetched, 0 to 2
+  bool options = false;    // a bias, factors of experts, and a norm of the experts' own
 };
 
 class RouteRig {
@@ -32,7 +33,8 @@ class RouteRig {
     const int64_t row_words = activation_words(s.hidden);
     router_ = cuda::DeviceBuffer(layout.bytes);
     rows_ = cuda::DeviceBuffer((s.tokens + 1) * s.hidden * 4);
-    out_ = cuda::DeviceBuffer(s.tokens * (row_words + s.experts + 2 * s.top_k) * 4 + 256);
+    options_ = cuda::DeviceBuffer((s.hidden + 2 * int64_t{s.experts}) * 4);
+    out_ = cuda::DeviceBuffer(s.tokens * (2 * row_words + s.experts + 2 * s.top_k) * 4 + 256);
     cuda::PinnedBuffer router(layout.bytes), rows(rows_.bytes());
     format.synthesize(layout, seed, 0, layout.row_tiles, router.host());
     Random random(seed);
@@ -60,6 +62,7 @@ class RouteRig {
     args.top.weights = reinterpret_cast<float*>(args.top.ids + s.tokens * s.top_k);
     plan.args.ids = args.top.ids;
     plan.args.x = args.words;
+    if (s.options) use_options(random);
     plan.args.tokens = s.tokens;
     std::vector<int> split;
     for (int m = 0; m <= plan.max_distinct(); ++m) split.push_back(m * s.fetch_of_two / 2);
@@ -82,7 +85,19 @@ class RouteRig {
   cuda::RouteArgs args;
 
  private:
-  cuda::DeviceBuffer router_, rows_, out_;
+  void use_options(Random& random) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < options_.bytes() / 4; ++i) values.push_back(static_cast<float>(random.normal()));
+    cuda::copy_to_device(options_.data(), values.data(), options_.bytes(), plan.stream.handle());
+    plan.stream.synchronize();
+    args.bias = options_.as<float>();
+    args.top.expert_scale = args.bias + shape.experts;
+    args.experts_norm_w = args.top.expert_scale + shape.experts;
+    args.experts_norm_eps = 1e-5f;
+    args.experts_words = reinterpret_cast<uint32_t*>(args.top.weights + shape.tokens * shape.top_k);
+    plan.args.x = args.experts_words;
+  }
+  cuda::DeviceBuffer router_, rows_, options_, out_;
   cuda::PinnedBuffer rows_host_;
 };
 
@@ -208,10 +223,21 @@ void test_route(Report& report) {
                               {512, 10, 1, 2560, 0, false, true, 0, 2},
                               {256, 6, 1, 4096, 0, false, true, 2, 1},
                               {512, 16, 1, 256, 0, false, true, 16, 0},
-                              {128, 8, 8, 2048, 0, false, true}}) {
-    std::string name = text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s", s.experts, s.top_k,
-                            static_cast<long long>(s.hidden), s.tokens, s.all_slots ? ", all in slots" : "",
-                            s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
+                              {128, 8, 8, 2048, 0, false, true},
+                              {256, 8, 1, 2048, 0, true},
+                              {256, 6, 1, 4096, 8},
+                              {129, 4, 1, 2880, 0, true},
+                              {200, 8, 1, 512, 8, true, false, 1, 1, true},
+                              {32, 4, 1, 256, 0, false, false, 1, 1, true},
+                              {128, 4, 1, 2880, 0, true, false, 1, 1, true},
+                              {128, 8, 1, 2816, 8, true, false, 1, 1, true},
+                              {300, 6, 1, 512, 0, false, false, 1, 1, true},
+                              {128, 4, 2, 2880, 0, false, false, 1, 1, true},
+                              {64, 4, 8, 256, 0, true, false, 1, 1, true}}) {
+    std::string name =
+        text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s%s", s.experts, s.top_k,
+             static_cast<long long>(s.hidden), s.tokens, s.options ? ", options" : "",
+             s.all_slots ? ", all in slots" : "", s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
     if (s.victims) name += text(", victims known, %d of 2 fetched, %d promoted", s.fetch_of_two, s.promotions);
     const std::string difference = compare_routes(s, false);
     report.result(name, difference.empty(), difference);
