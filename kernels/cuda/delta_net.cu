@@ -13,14 +13,14 @@
 #include <cmath>
 
 #include "kernels/cuda/cluster_send.cuh"
-#include "kernels/cuda/delta_net.cuh"
+#include "kernels/cuda/delta_rule.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace ft::cuda {
 namespace {
 
-constexpr int kRuleThreads = kDeltaColumns * kDeltaParts;
-constexpr int kPrepareThreads = 288;  // a channel each at 128 keys
+constexpr int kStepThreads = 288;     // a channel each at 128 keys
+constexpr int kPrepareThreads = 288;  // likewise
 constexpr int kThreads = kRuleThreads + kPrepareThreads;
 constexpr int kTileTokens = 16;
 constexpr int kReadyThreads = 128;
@@ -52,13 +52,6 @@ __device__ __forceinline__ Place place_of(const DeltaNetArgs& args) {
   return place;
 }
 
-// A tile of tokens made ready.
-template <int kTile>
-struct Tile {
-  float* rows;  // (kTile, DeltaRowShape::floats)
-  DeltaGates* gates;
-};
-
 // Of a head's query, key and value, in this order, channel number c.
 struct Channel {
   bool query, value;
@@ -77,152 +70,64 @@ __device__ __forceinline__ Channel channel_of(const DeltaNetShape& shape, const 
   return {query, false, i, (query ? 0 : key_width) + key_head * key_dim + i};
 }
 
-// Tokens [first, first + count) of the run, by kPrepareThreads threads. kKeep: a decode step, whose input is kept.
-template <int kTile, bool kKeep>
-__device__ __forceinline__ void prepare(const DeltaLaunch& launch, const Place& place, int first, int count, int thread,
-                                        const Tile<kTile>& tile) {
+// Where a channel of a token stands in a row.
+__device__ __forceinline__ int place_in_row(const DeltaRowShape& row, const Channel& own) {
+  return own.value ? row.value() + own.i : (own.query ? 0 : row.key()) + row.place(own.i);
+}
+
+// The token of a decode step, whose input is kept. All kStepThreads threads; ends with a barrier.
+__device__ __forceinline__ void prepare_step(const DeltaLaunch& launch, const Place& place, const Tile<1>& tile) {
   const DeltaNetArgs& args = launch.args;
+  const DeltaRowShape row(args.shape.key_dim);
+  const auto key_dim = static_cast<int>(args.shape.key_dim), thread = static_cast<int>(threadIdx.x);
+  const int columns = min(kDeltaColumns, static_cast<int>(args.shape.value_dim) - place.first_column);
+  for (int c = thread; c < 2 * key_dim + columns; c += kStepThreads) {
+    const Channel own = channel_of(args.shape, place, c);
+    convolve_channel<1, true>(args, place.run, place.ring, own.channel, 0, 1, own.value || place.keeps_keys,
+                              [&](int, float y) { tile.rows[place_in_row(row, own)] = y; });
+  }
+  wait_for_previous();  // of threads without a channel
+  if (thread == kStepThreads - 1) tile.gates[0] = delta_gates(args, place.run.token, place.head);
+  __syncthreads();
+  if (thread < kWarp) {
+    const bool query = thread < 16;
+    norm_delta_row(tile.rows + (query ? 0 : row.key()), row, key_dim, query ? launch.query_scale : 1.0f, true, thread);
+  }
+  __syncthreads();
+}
+
+// Tokens [first, first + count) of a prompt's run, by kPrepareThreads threads.
+template <int kTile>
+__device__ __forceinline__ void prepare_tile(const DeltaNetArgs& args, const Place& place, int first, int count,
+                                             int thread, const Tile<kTile>& tile) {
   const DeltaNetShape& shape = args.shape;
   const DeltaRowShape row(shape.key_dim);
   const auto key_dim = static_cast<int>(shape.key_dim);
   const int columns = min(kDeltaColumns, static_cast<int>(shape.value_dim) - place.first_column);
-  const bool ready = !kKeep && args.ready != nullptr;  // queries and keys are
+  const int64_t stride = 2 * shape.key_width();
   for (int c = thread; c < 2 * key_dim + columns; c += kPrepareThreads) {
     const Channel own = channel_of(shape, place, c);
-    float* to = tile.rows + (own.value ? row.value() + own.i : (own.query ? 0 : row.key()) + row.place(own.i));
-    if (ready && !own.value) {
-      const int64_t stride = 2 * shape.key_width();
-      const float* from = args.ready + (place.run.token + first) * stride + own.channel;
-      float x[kTile];
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) x[t] = t < count ? from[t * stride] : 0.0f;
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) to[t * row.floats()] = x[t];
+    float* to = tile.rows + place_in_row(row, own);
+    if (own.value) {
+      convolve_channel<kTile, false>(args, place.run, place.ring, own.channel, first, count, false,
+                                     [&](int t, float y) { to[t * row.floats()] = y; });
       continue;
     }
-    convolve_channel<kTile, kKeep>(args, place.run, place.ring, own.channel, first, count,
-                                   own.value || place.keeps_keys, [&](int t, float y) { to[t * row.floats()] = y; });
+    const float* from = args.ready + (place.run.token + first) * stride + own.channel;
+    float x[kTile];
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) x[t] = t < count ? from[t * stride] : 0.0f;
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) to[t * row.floats()] = x[t];
   }
-  wait_for_previous();  // of threads without a channel
   if (thread < count) tile.gates[thread] = delta_gates(args, place.run.token + first + thread, place.head);
-  if (ready) return;
-  asm volatile("bar.sync 1, %0;" ::"n"(kPrepareThreads) : "memory");
-  constexpr int kRowsAtOnce = kPrepareThreads / 16;
-  for (int base = 0; base < 2 * count; base += kRowsAtOnce) {
-    const int index = base + thread / 16, t = index / 2;
-    const bool query = index % 2 == 0;
-    norm_delta_row(tile.rows + t * row.floats() + (query ? 0 : row.key()), row, key_dim,
-                   query ? launch.query_scale : 1.0f, index < 2 * count, thread % kWarp);
-  }
 }
 
-// The rows of a part of a column.
-template <int kEach, bool kExact>
-struct StateColumn {
-  float s[kEach];
-  float* memory;  // of the first row
-  int rows;       // in this part; kExact: kEach
-  bool active;
-
-  __device__ __forceinline__ StateColumn(const DeltaNetArgs& args, const Place& place, int thread) {
-    const auto key_dim = static_cast<int>(args.shape.key_dim);
-    const int column = place.first_column + thread / kDeltaParts, part = thread % kDeltaParts;
-    active = column < args.shape.value_dim;
-    rows = (key_dim - part + kDeltaParts - 1) / kDeltaParts;
-    memory = place.state + column / 16 * key_dim * 16 + part * 16 + column % 16;
-  }
-  __device__ __forceinline__ bool there(int n) const { return kExact || n < rows; }
-  __device__ __forceinline__ void load(bool zero) {
-#pragma unroll
-    for (int n = 0; n < kEach; ++n) {
-      s[n] = !zero && active && there(n) ? memory[n * kDeltaParts * 16] : 0.0f;
-    }
-  }
-  __device__ __forceinline__ void store() const {
-#pragma unroll
-    for (int n = 0; n < kEach; ++n) {
-      if (active && there(n)) memory[n * kDeltaParts * 16] = s[n];
-    }
-  }
-
-  // The sum of the four parts, in all four threads.
-  __device__ __forceinline__ static float join(float part) {
-    part = f32::add(part, __shfl_xor_sync(kFullWarp, part, 2));
-    return f32::add(part, __shfl_xor_sync(kFullWarp, part, 1));
-  }
-
-  // q and k below: of this part, on 16 bytes. The decayed state's sum at a token's keys.
-  __device__ __forceinline__ float decay(const float* k, float factor) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < kEach; n += 4) {
-      if (!there(n)) break;
-      const float4 key = *reinterpret_cast<const float4*>(k + n);
-      const float keys[4] = {key.x, key.y, key.z, key.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!there(n + i)) continue;
-        s[n + i] = f32::mul(s[n + i], factor);
-        sum = f32::fma(s[n + i], keys[i], sum);
-      }
-    }
-    return sum;
-  }
-  // A token's change, and the sum at its queries. With kNext then decay() for the token whose keys are next_k, in the
-  // same walk.
-  template <bool kNext>
-  __device__ __forceinline__ float change(const float* q, const float* k, float d, const float* next_k, float factor,
-                                          float& next_sum) {
-    float sum = 0.0f, at_next = 0.0f;
-#pragma unroll
-    for (int n = 0; n < kEach; n += 4) {
-      if (!there(n)) break;
-      const float4 key = *reinterpret_cast<const float4*>(k + n), query = *reinterpret_cast<const float4*>(q + n);
-      const float4 next = kNext ? *reinterpret_cast<const float4*>(next_k + n) : key;
-      const float keys[4] = {key.x, key.y, key.z, key.w}, queries[4] = {query.x, query.y, query.z, query.w};
-      const float nexts[4] = {next.x, next.y, next.z, next.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!there(n + i)) continue;
-        s[n + i] = f32::fma(keys[i], d, s[n + i]);
-        sum = f32::fma(s[n + i], queries[i], sum);
-        if constexpr (kNext) {
-          s[n + i] = f32::mul(s[n + i], factor);
-          at_next = f32::fma(s[n + i], nexts[i], at_next);
-        }
-      }
-    }
-    next_sum = at_next;
-    return sum;
-  }
-};
-
-// `count` tokens of a tile; put(t, column, value).
-template <class Column, int kTile, class Put>
-__device__ __forceinline__ void apply_rule(Column& column, const DeltaRowShape& row, const Tile<kTile>& tile, int count,
-                                           int thread, Put&& put) {
-  const int own = thread / kDeltaParts, part = thread % kDeltaParts * row.part;
-  float sum = column.decay(tile.rows + row.key() + part, tile.gates[0].decay);
-  for (int t = 0; t < count; ++t) {
-    const float* q = tile.rows + t * row.floats() + part;
-    const float* k = q + row.key();
-    const float v = column.active ? tile.rows[t * row.floats() + row.value() + own] : 0.0f;
-    const float d = f32::mul(tile.gates[t].write, f32::sub(v, Column::join(sum)));
-    const float read = t + 1 < count
-                           ? column.template change<true>(q, k, d, k + row.floats(), tile.gates[t + 1].decay, sum)
-                           : column.template change<false>(q, k, d, nullptr, 0.0f, sum);
-    const float out = Column::join(read);
-    if (thread % kDeltaParts == 0 && column.active) put(t, own, out);
-  }
-}
-
-// Prompts, and decode steps without clusters: columns to `out` as the rule gives them.
+// Prompts: columns to `out` as the rule gives them.
 template <int kEach, bool kExact, int kTile>
-__global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ DeltaLaunch launch) {
+__global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ DeltaNetArgs args) {
   extern __shared__ __align__(16) float memory[];
   __shared__ DeltaGates gates[2][kTile];
-  let_next_start();
-  const DeltaNetArgs& args = launch.args;
   const Place place = place_of(args);
   const DeltaRowShape row(args.shape.key_dim);
   const auto tile_of = [&](int index) {
@@ -231,17 +136,15 @@ __global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ 
   const auto thread = static_cast<int>(threadIdx.x);
   const int tiles = (place.run.count + kTile - 1) / kTile;
   const auto count_of = [&](int index) { return min(kTile, place.run.count - index * kTile); };
-  constexpr bool kKeep = kTile == 1;
   if (thread >= kRuleThreads) {
     for (int i = 0; i < tiles; ++i) {
-      prepare<kTile, kKeep>(launch, place, i * kTile, count_of(i), thread - kRuleThreads, tile_of(i));
+      prepare_tile<kTile>(args, place, i * kTile, count_of(i), thread - kRuleThreads, tile_of(i));
       __syncthreads();
     }
     return;
   }
-  StateColumn<kEach, kExact> column(args, place, thread);
+  StateColumn<kEach, kExact> column(args.shape, place.state, place.first_column, thread);
   column.load(place.run.position == 0);
-  wait_for_previous();
   float* out = args.out + place.head * args.shape.value_dim + place.first_column;
   for (int i = 0; i < tiles; ++i) {
     __syncthreads();
@@ -252,27 +155,33 @@ __global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ 
   column.store();
 }
 
-// A decode step, whole: the blocks of a head are a cluster. All threads make rows ready, the first ones have the state.
-template <int kEach, bool kExact>
-__global__ void __launch_bounds__(kPrepareThreads, kExact ? 3 : 1)
+// A decode step. All threads make rows ready, the first ones have the state. kCluster: whole, the blocks of a head
+// being a cluster; else columns to `out` as the rule gives them.
+template <int kEach, bool kExact, bool kCluster>
+__global__ void __launch_bounds__(kStepThreads, kExact ? 3 : 1)
     step_kernel(const __grid_constant__ DeltaLaunch launch) {
-#if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) float memory[];
   __shared__ DeltaGates gates[1];
-  __shared__ float outs[kMaxClusterColumns], factors[kMaxClusterColumns];  // of the head, in the first block
   let_next_start();
   const DeltaNetArgs& args = launch.args;
   const Place place = place_of(args);
   const DeltaRowShape row(args.shape.key_dim);
   const Tile<1> tile{memory, gates};
   const auto thread = static_cast<int>(threadIdx.x);
-  const auto value_dim = static_cast<int>(args.shape.value_dim);
   const int64_t at = place.head * args.shape.value_dim;
+  float* out = args.out + place.run.token * args.out_stride + at;
   const bool rules = thread < kRuleThreads;
-  StateColumn<kEach, kExact> column(args, place, thread);
+  StateColumn<kEach, kExact> column(args.shape, place.state, place.first_column, thread);
   if (rules) column.load(place.run.position == 0);
-  prepare<1, true>(launch, place, 0, 1, thread, tile);
-  __syncthreads();
+  prepare_step(launch, place, tile);
+  if constexpr (!kCluster) {
+    if (!rules) return;
+    apply_rule(column, row, tile, 1, thread, [&](int, int own, float value) { out[place.first_column + own] = value; });
+    return column.store();
+  }
+#if __CUDA_ARCH__ >= 900
+  __shared__ float outs[kMaxClusterColumns], factors[kMaxClusterColumns];  // of the head, in the first block
+  const auto value_dim = static_cast<int>(args.shape.value_dim);
   if (rules) {
     const uint32_t first = address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(outs)), 0);
     apply_rule(column, row, tile, 1, thread, [&](int, int own, float value) {
@@ -282,7 +191,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kExact ? 3 : 1)
     arrive_at_cluster();
     column.store();
   } else {
-    for (int i = thread - kRuleThreads; blockIdx.x == 0 && i < value_dim; i += kPrepareThreads - kRuleThreads) {
+    for (int i = thread - kRuleThreads; blockIdx.x == 0 && i < value_dim; i += kStepThreads - kRuleThreads) {
       factors[i] = gate_factor(args.gate_kind, args.gate[place.run.token * args.gate_stride + at + i]);
     }
     arrive_at_cluster();
@@ -290,7 +199,6 @@ __global__ void __launch_bounds__(kPrepareThreads, kExact ? 3 : 1)
   wait_for_cluster();
   const int lane = thread - kRuleThreads;
   if (blockIdx.x != 0 || lane < 0 || lane >= kWarp) return;
-  float* out = args.out + place.run.token * args.out_stride + at;
   finish_delta_row(
       outs, value_dim, args.norm, args.norm_eps, lane, [&](int i) { return factors[i]; },
       [&](int i, float value) { out[i] = value; });
@@ -358,29 +266,18 @@ __global__ void __launch_bounds__(256) keep_kernel(const __grid_constant__ Delta
 
 // ---- launch
 
-template <class Kernel>
-void allow_shared(Kernel kernel, size_t bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-        "cannot give a delta net its shared memory");
-}
-
 size_t tile_bytes(const DeltaNetShape& shape, int tokens) {
   return static_cast<size_t>(tokens) * static_cast<size_t>(DeltaRowShape(shape.key_dim).floats()) * sizeof(float);
 }
 
 template <int kEach, bool kExact>
 void launch_step(const DeltaLaunch& launch, dim3 grid, StreamHandle stream) {
+  const size_t bytes = tile_bytes(launch.args.shape, 1);
   if (programmatic_launch() && launch.args.shape.value_dim <= kMaxClusterColumns) {
-    const auto kernel = step_kernel<kEach, kExact>;
-    const size_t bytes = tile_bytes(launch.args.shape, 1);
-    allow_shared(kernel, bytes);
-    launch_clusters(kernel, grid, grid.x, kPrepareThreads, bytes, stream, launch);
+    launch_clusters(step_kernel<kEach, kExact, true>, grid, grid.x, kStepThreads, bytes, stream, launch);
     return;
   }
-  const auto kernel = rule_kernel<kEach, kExact, 1>;
-  const size_t bytes = 2 * tile_bytes(launch.args.shape, 1);
-  allow_shared(kernel, bytes);
-  cuda::launch(kernel, grid, dim3(kThreads), bytes, stream, launch);
+  cuda::launch(step_kernel<kEach, kExact, false>, grid, dim3(kStepThreads), bytes, stream, launch);
   const int64_t rows = launch.args.tokens * launch.args.shape.value_heads;
   cuda::launch(finish_kernel, dim3(static_cast<unsigned>(ceil_div(rows, kFinishWarps))), dim3(kWarp, kFinishWarps), 0,
                stream, launch.args);
@@ -389,18 +286,17 @@ void launch_step(const DeltaLaunch& launch, dim3 grid, StreamHandle stream) {
 template <int kEach, bool kExact, int kTile>
 void launch_runs(const DeltaLaunch& launch, dim3 grid, StreamHandle stream) {
   const DeltaNetArgs& args = launch.args;
-  if (args.ready != nullptr) {
-    const int64_t tiles = ceil_div(args.tokens, kTileTokens);  // of the longest run: at most all
-    FT_CHECK(tiles <= kMaxGridY);
-    const auto row_floats = static_cast<size_t>(DeltaRowShape(args.shape.key_dim).key());
-    launch_after_all(ready_kernel,
-                     dim3(static_cast<unsigned>(2 * args.shape.key_heads), static_cast<unsigned>(tiles), grid.z),
-                     dim3(kReadyThreads), kTileTokens * row_floats * sizeof(float), stream, launch);
-  }
+  const int64_t tiles = ceil_div(args.tokens, kTileTokens);  // of the longest run: at most all
+  FT_CHECK(args.ready != nullptr && tiles <= kMaxGridY);
+  const auto row_floats = static_cast<size_t>(DeltaRowShape(args.shape.key_dim).key());
+  launch_after_all(ready_kernel,
+                   dim3(static_cast<unsigned>(2 * args.shape.key_heads), static_cast<unsigned>(tiles), grid.z),
+                   dim3(kReadyThreads), kTileTokens * row_floats * sizeof(float), stream, launch);
   const auto kernel = rule_kernel<kEach, kExact, kTile>;
   const size_t bytes = 2 * tile_bytes(args.shape, kTile);
-  allow_shared(kernel, bytes);
-  launch_after_all(kernel, grid, dim3(kThreads), bytes, stream, launch);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "cannot give a delta net its shared memory");
+  launch_after_all(kernel, grid, dim3(kThreads), bytes, stream, args);
   const auto blocks = static_cast<unsigned>(ceil_div(args.tokens * args.shape.value_heads, kFinishWarps));
   launch_after_all(finish_kernel, dim3(blocks), dim3(kWarp, kFinishWarps), 0, stream, args);
   if (args.shape.taps == 1) return;

@@ -49,14 +49,14 @@ struct DeltaNetArgs {
   const int64_t* position = nullptr;
   float* out = nullptr;  // (tokens, value_width): normed and gated
   int64_t out_stride = 0;
-  // With runs: (tokens, 2 * key_width) that may be overwritten, or null. There queries and keys are convolved and
-  // normed once, by a launch of its own, instead of by every block that reads them.
+  // (tokens, 2 * key_width) that is overwritten, REQUIRED with runs: queries and keys convolved and normed, which
+  // several blocks read.
   float* ready = nullptr;
 };
 
 // Without runs a decode step: one launch where the device has clusters and value_dim <= 256, else two. Positions,
 // sequences, weights and the state are read before the kernel before this one in the stream has ended (launch.cuh).
-// With runs: three launches in order, or four.
+// With runs: four launches in order.
 void delta_net(const DeltaNetArgs& args, StreamHandle stream);
 
 }  // namespace ft::cuda

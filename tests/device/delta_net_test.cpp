@@ -159,7 +159,7 @@ void set_inputs(cuda::DeltaNetArgs& args, const Step& step, const DeviceArray<fl
 }
 
 // decode: runs of one token go as a decode step.
-void check_step(Context& context, const std::string& group, DeviceLayer& layer, Step step, bool decode, bool ready) {
+void check_step(Context& context, const std::string& group, DeviceLayer& layer, Step step, bool decode) {
   for (const cuda::SequenceRun& run : step.runs) {
     run_on_cpu(context, layer.shape, layer.weights, step, run, layer.kind,
                layer.host[static_cast<size_t>(run.sequence)]);
@@ -179,16 +179,16 @@ void check_step(Context& context, const std::string& group, DeviceLayer& layer, 
   const DeviceArray<int64_t> device_position(context, position);
   cuda::DeltaNetArgs args = layer.args();
   set_inputs(args, step, x, gate, write, decay, out);
-  if (ready) args.ready = room.data();
   if (decode) {
     args.sequence = device_sequence.data();
     args.position = device_position.data();
   } else {
+    args.ready = room.data();
     args.runs = runs.data();
     args.run_count = static_cast<int>(count);
   }
   cuda::delta_net(args, context.stream.handle());
-  std::string text = what(layer.shape) + (decode ? " step at" : ready ? " ready run at" : " run at");
+  std::string text = what(layer.shape) + (decode ? " step at" : " run at");
   for (const cuda::SequenceRun& run : step.runs) {
     text += " " + std::to_string(run.position) + "+" + std::to_string(run.count);
   }
@@ -247,7 +247,7 @@ void check_shape(Context& context, const DeltaNetShape& shape, Values kind, Gate
       runs.push_back({lengths[static_cast<size_t>(sequence)], 0, count, sequence, 0});
       lengths[static_cast<size_t>(sequence)] += count;
     }
-    check_step(context, group, layer, Step(shape, runs, kind, random), decode, !decode && random.below(2) == 0);
+    check_step(context, group, layer, Step(shape, runs, kind, random), decode);
     for (const auto& [sequence, count] : counts) {
       check_state(context, group, layer, sequence, lengths[static_cast<size_t>(sequence)]);
     }

@@ -64,6 +64,10 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   largest_host_ = cuda::PinnedBuffer(tokens * static_cast<int64_t>(sizeof(LargestLogit)));
   end_words_ = cuda::DeviceBuffer(8 + tokens * 8);
   cuda::fill_zero(end_words_.data(), end_words_.bytes(), main_.handle());
+  // Delta nets put what they make ready for a prompt where the experts' outputs are at other times. Only models with
+  // few picks of narrow experts have less room there, and need little.
+  const int64_t mixed = parts_.family.width(Slot::kDeltaMixed);
+  if (mixed > top_k_ * geometry.hidden) delta_ready_ = cuda::DeviceBuffer(tokens * mixed * int64_t{sizeof(float)});
   const int64_t input_bytes = std::max(InputLayout(tokens, 0, top_k_, predictions_).bytes,
                                        InputLayout(config_.max_batch, moe_layer_count_, top_k_, predictions_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);

@@ -134,6 +134,7 @@ class CudaBackend final : public ServeBackend {
 
   cuda::DeviceBuffer router_packed_, shared_packed_, token_gates_;  // of MoE layers with two norms; of shared experts
   cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, end_words_;
+  cuda::DeviceBuffer delta_ready_;
   cuda::PinnedBuffer largest_host_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)

@@ -115,9 +115,7 @@ void CudaBackend::delta_net(const DeltaNetSpec& spec) {
   if (!decode_) {
     args.runs = prefill_.runs();
     args.run_count = static_cast<int>(tokens_->runs.size());
-    // The experts' outputs are not in use now.
-    const int64_t there = top_k_ * parts_.family.geometry().hidden;
-    if (2 * spec.shape.key_width() <= there) args.ready = moe_.outputs();
+    args.ready = delta_ready_.bytes() > 0 ? delta_ready_.as<float>() : moe_.outputs();
   }
   cuda::delta_net(args, main_.handle());
 }
