@@ -15,7 +15,7 @@ using namespace ft::test;
 
 namespace {
 
-constexpr std::string_view kFamilies[] = {"deepseek_v4", "gemma4",           "gemma4_text",
+constexpr std::string_view kFamilies[] = {"qwen4_exp_text", "deepseek_v4", "gemma4",           "gemma4_text",
                                           "gpt_oss",     "qwen3_5_moe_text", "qwen3_moe"};
 
 // "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
