@@ -54,11 +54,10 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn =
-    std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn, MergeFn,
-                 RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn, DeltaRuleFn, DotRowsFn,
-                 StreamFactorsFn, SquashFn, StreamGatesFn, RotatePairsFn, CompressFn, IndexScoresFn, RouterScoresFn,
-                 StreamFn, MemReadFn>;
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn,
+                              MergeFn, RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn,
+                              DeltaRuleFn, DotRowsFn, StreamFactorsFn, SquashFn, StreamGatesFn, RotatePairsFn,
+                              CompressFn, IndexScoresFn, RouterScoresFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 

@@ -32,8 +32,8 @@ bool is_prime(int64_t value) {
 NgramHash::NgramHash(const NgramSettings& settings, int64_t index) : settings_(settings) {
   FT_CHECK(settings.size >= 2 && settings.size <= kMaxNgramSize && settings.vocab > 0 && settings.heads > 0);
   // An id times a multiplier stays below 2^63.
-  const auto half = static_cast<uint64_t>(
-      std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / settings.vocab / 2));
+  const auto half =
+      static_cast<uint64_t>(std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / settings.vocab / 2));
   const uint64_t seed = static_cast<uint64_t>(settings.seed) + kSeedStep * static_cast<uint64_t>(index);
   for (int i = 1; i <= settings.size; ++i) {
     multipliers_.push_back(static_cast<int64_t>(2 * (splitmix64(seed + kGamma * static_cast<uint64_t>(i)) % half) + 1));

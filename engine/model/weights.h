@@ -71,8 +71,8 @@ struct IndexTableSpec {
   int64_t rows = 0, cols = 0;
   int32_t limit = 0;  // at least cols
 };
-// A table that stays on disk (row_table.h): prefix + "weight", or equal parts prefix + "shard_0.weight" and so on. BF16,
-// or F8_E4M3 with one scale for all of it or one a part, ".weight_scale" or ".weight_scale_2".
+// A table that stays on disk (row_table.h): prefix + "weight", or equal parts prefix + "shard_0.weight" and so on.
+// BF16, or F8_E4M3 with one scale for all of it or one a part, ".weight_scale" or ".weight_scale_2".
 struct RowTableSpec {
   std::vector<std::string> prefixes;  // tried in order
   int64_t rows = 0, cols = 0;

@@ -49,9 +49,9 @@ enum class Slot : uint8_t {
   kNgram,       // rows of an n-gram table, side by side
   kNgramKey,    // of n-grams, for every stream
   kNgramValue,  // for all of them
-  kLowQuery,       // of compressed attention: queries before they are expanded
-  kLowOutput,      // outputs of the heads' groups
-  kEntryValue,     // what entries are made of
+  kLowQuery,    // of compressed attention: queries before they are expanded
+  kLowOutput,   // outputs of the heads' groups
+  kEntryValue,  // what entries are made of
   kEntryLogit,
   kIndexQuery,  // of its indexer
   kIndexWeight,
@@ -88,11 +88,11 @@ struct GluSpec {
 };
 
 // Which blocks of tokens a query attends to: those whose index entries fit best, and the tokens after the last whole
-// block. Reads kIndexQuery: index_heads queries and then the token's index row, whose mean over a block's tokens, normed
-// and rotated at the first one's position, is the block's entry. With no more than index_top_k whole blocks all tokens
-// are attended to. ModelGeometry::compressed has the shape.
+// block. Reads kIndexQuery: index_heads queries and then the token's index row, whose mean over a block's tokens,
+// normed and rotated at the first one's position, is the block's entry. With no more than index_top_k whole blocks all
+// tokens are attended to. ModelGeometry::compressed has the shape.
 struct BlockIndexSpec {
-  int layer = -1;  // index among layers with compressed attention; -1: there is none
+  int layer = -1;                   // index among layers with compressed attention; -1: there is none
   VectorId query_norm, entry_norm;  // (index_dim)
 };
 
@@ -148,9 +148,9 @@ struct StreamsSpec {
   VectorId scale;  // (3) or (1)
   VectorId base;   // (stream_logit_count(streams)) or (streams)
   // kGated
-  VectorId norm;         // (streams * hidden)
-  MatrixId down, up;     // (rank, streams * hidden), (streams * hidden, rank)
-  MatrixId write;        // (streams, streams * hidden); not of a site that only reads
+  VectorId norm;      // (streams * hidden)
+  MatrixId down, up;  // (rank, streams * hidden), (streams * hidden, rank)
+  MatrixId write;     // (streams, streams * hidden); not of a site that only reads
 };
 
 // What a table holds for the n-grams that end at each token, heads side by side, to kNgram. The last tokens are

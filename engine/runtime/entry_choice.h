@@ -60,8 +60,8 @@ class EntryChoice {
     return (uint64_t{std::isnan(score) ? ~0u : ~ascending} << 32) | static_cast<uint64_t>(entry);
   }
 
-  RowBuffer<float> scores_;     // (group) of entries
-  RowBuffer<uint64_t> order_;   // (group) entries by score; those that were chosen
+  RowBuffer<float> scores_;    // (group) of entries
+  RowBuffer<uint64_t> order_;  // (group) entries by score; those that were chosen
 };
 
 }  // namespace ft

@@ -260,8 +260,8 @@ void HostBackend::logits(const LogitsSpec& spec) {
       if (spec.norm.weight.index < 0) {
         std::copy_n(x, cols, head_input_.row(row));
       } else {
-        kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, parts_.weights[spec.norm.weight].data(),
-                          spec.norm.eps});
+        kernels_.rmsnorm(
+            {x, cols, head_input_.row(row), cols, 1, cols, parts_.weights[spec.norm.weight].data(), spec.norm.eps});
       }
     }
   });

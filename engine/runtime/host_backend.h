@@ -138,7 +138,7 @@ class HostBackend final : public ServeBackend {
   StateCache states_;
   CompressedAttention<HostCompressedMath> compressed_;
   BlockIndex<HostBlockMath> index_;
-  RowBuffer<bf16> gathered_;  // (tokens that choose blocks at a time) keys and values of theirs
+  RowBuffer<bf16> gathered_;     // (tokens that choose blocks at a time) keys and values of theirs
   RowBuffer<uint32_t> grouped_;  // (groups * max_tokens) activations of a grouped product
   WorkerMarks marks_;
   ExpertSlots slots_;

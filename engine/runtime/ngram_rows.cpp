@@ -54,8 +54,8 @@ class NgramRows {
     for (const StepTokens::Run& run : tokens_.runs) {
       float* kept = kept_of(run);
       for (int64_t back = hash_.size() - 2; back >= 0; --back) {
-        kept[back] = back < run.count ? std::bit_cast<float>(id(run.first + run.count - 1 - back))
-                                      : kept[back - run.count];
+        kept[back] =
+            back < run.count ? std::bit_cast<float>(id(run.first + run.count - 1 - back)) : kept[back - run.count];
       }
     }
   }

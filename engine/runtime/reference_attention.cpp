@@ -112,9 +112,8 @@ void ReferenceBackend::attention(const AttentionSpec& spec) {
     attend_to_blocks(spec);
     return;
   }
-  split(parts_.pool, tokens_->count() * spec.heads, [&](int64_t task, int worker) {
-    attend(spec, task / spec.heads, task % spec.heads, -1, scores_.row(worker));
-  });
+  split(parts_.pool, tokens_->count() * spec.heads,
+        [&](int64_t task, int worker) { attend(spec, task / spec.heads, task % spec.heads, -1, scores_.row(worker)); });
 }
 
 }  // namespace ft

@@ -1,8 +1,8 @@
-// Parallel residual streams (hyper-connections): a token has several rows instead of one, a site reads a weighted sum of
-// them and writes its output back to each. Mixed streams (manifold-constrained) write on top of a mix of the old ones,
-// gated streams on top of the old ones themselves. What is particular about them; the sums over streams are `merge` of
-// kernels/ops/rows.h, whose rules (16 lanes, tree, flushed denormals, NaN, threads) hold here too.
-// Source: Hugging Face transformers 5.17, models/deepseek_v4 and models/qwen4_exp.
+// Parallel residual streams (hyper-connections): a token has several rows instead of one, a site reads a weighted sum
+// of them and writes its output back to each. Mixed streams (manifold-constrained) write on top of a mix of the old
+// ones, gated streams on top of the old ones themselves. What is particular about them; the sums over streams are
+// `merge` of kernels/ops/rows.h, whose rules (16 lanes, tree, flushed denormals, NaN, threads) hold here too. Source:
+// Hugging Face transformers 5.17, models/deepseek_v4 and models/qwen4_exp.
 #pragma once
 
 #include <cstdint>

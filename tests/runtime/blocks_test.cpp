@@ -1,6 +1,6 @@
-// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, one pass over the
-// same tokens, the engine that a sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp; bits:
-// same_bits_test.cpp.)
+// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, one pass over
+// the same tokens, the engine that a sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp;
+// bits: same_bits_test.cpp.)
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -86,8 +86,8 @@ TEST_CASE("reference numerics: chunks of a prompt, and decode after it, are with
       CHECK(relative_error(run_greedy(engine, ids, 1).prompt_logits, expected.prompt_logits) <= 1e-5);
       const std::vector<int32_t> along = {ids.back(), 0};
       const Continuation decoded = run_along(engine, std::span(ids).first(static_cast<size_t>(length)), along);
-      CHECK(relative_error(std::span(decoded.decode_logits).last(160),
-                           std::span(expected.prompt_logits).last(160)) <= 1e-5);
+      CHECK(relative_error(std::span(decoded.decode_logits).last(160), std::span(expected.prompt_logits).last(160)) <=
+            1e-5);
     }
   }
 }
@@ -126,8 +126,9 @@ TEST_CASE("the memory plan: state, index and keys of a sequence; tables on disk 
   const EngineConfig config = config_for(model, Strategy::kCpu, 0, 1, 3);
   const Engine engine(model, config, kPlenty);
   const MemoryPlan& plan = engine.memory_plan();
-  const int64_t net = (3 * (2 * 12 + 2 * 20) + 15) / 16 * 16 + 2 * 12 * 32;  // three taps before; columns in blocks of 16
-  const int64_t ngrams = 2 * 3 * 96 + 16;                                    // two taps before, 3 apart; last tokens
+  const int64_t net =
+      (3 * (2 * 12 + 2 * 20) + 15) / 16 * 16 + 2 * 12 * 32;  // three taps before; columns in blocks of 16
+  const int64_t ngrams = 2 * 3 * 96 + 16;                    // two taps before, 3 apart; last tokens
   CHECK(plan.pool_bytes("recurrent state") == 3 * 4 * (3 * net + 2 * ngrams));
   const int64_t context = config.max_context;
   CHECK(plan.pool_bytes("kv cache") ==

@@ -129,8 +129,8 @@ class Qwen35Moe final : public Family {
         apply_gated_attention(backend, layer.attention, config_.heads, layer.kv_layer,
                               {.norm = norm_by(layer.input_norm)}, config_.norm_eps);
       } else {
-        apply_delta_net(backend, layer.delta, config_.delta, layer.state_layer,
-                        {.norm = norm_by(layer.input_norm)}, config_.norm_eps, GateKind::kSilu);
+        apply_delta_net(backend, layer.delta, config_.delta, layer.state_layer, {.norm = norm_by(layer.input_norm)},
+                        config_.norm_eps, GateKind::kSilu);
       }
       MoeSpec spec;
       spec.moe_layer = static_cast<int>(i);

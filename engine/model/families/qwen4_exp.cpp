@@ -3,12 +3,11 @@
 // layers; experts with a shared one beside them. The streams' norms stand in for those of the blocks and of the head,
 // and norms store their weights as offsets from 1, but for the one inside a delta net.
 // Source: Hugging Face transformers 5.17, models/qwen4_exp.
-#include "engine/model/families/qwen4_exp_config.h"
-
 #include <algorithm>
 
 #include "engine/model/families/delta_net.h"
 #include "engine/model/families/list.h"
+#include "engine/model/families/qwen4_exp_config.h"
 #include "engine/model/families/qwen_blocks.h"
 
 namespace ft {
@@ -166,10 +165,9 @@ class Qwen4Exp final : public Family {
     add.conv_norm = zero_centred(list_, text_names(prefix + "norm_conv.weight"), width);
     add.taps = shape.taps;
     add.dilation = shape.hash.size;
-    add.conv = list_.vector(text_names(prefix + "conv1d.weight"), width * add.taps,
-                            {.shape = {width, 1, add.taps},
-                             .transpose = true,
-                             .synthetic = 1 / static_cast<float>(add.taps)});
+    add.conv =
+        list_.vector(text_names(prefix + "conv1d.weight"), width * add.taps,
+                     {.shape = {width, 1, add.taps}, .transpose = true, .synthetic = 1 / static_cast<float>(add.taps)});
     add.state_begin = config_.ngram_begin(index);
     ngrams_.push_back(weights);
   }
@@ -205,8 +203,7 @@ class Qwen4Exp final : public Family {
 
   static void apply_ngrams(Backend& backend, const NgramWeights& weights) {
     backend.embed_ngrams(weights.embed);
-    backend.linear(Slot::kNgram, {},
-                   {{weights.key, {}, Slot::kNgramKey}, {weights.value, {}, Slot::kNgramValue}});
+    backend.linear(Slot::kNgram, {}, {{weights.key, {}, Slot::kNgramKey}, {weights.value, {}, Slot::kNgramValue}});
     backend.add_ngrams(weights.add);
   }
 

@@ -130,8 +130,8 @@ Qwen4ExpConfig read_qwen4_exp_config(const Json& json) {
   config.tied = reader.boolean("tie_word_embeddings", false);
   config.streams = static_cast<int>(reader.integer("hc_count", kMinStreams, kMaxStreams, 4));
   if (config.stream_width() > kMaxMatrixCols) {
-    reader.refuse("hc_count", "at most " + std::to_string(kMaxMatrixCols / geometry.hidden) + " with a hidden_size of " +
-                                  std::to_string(geometry.hidden));
+    reader.refuse("hc_count", "at most " + std::to_string(kMaxMatrixCols / geometry.hidden) +
+                                  " with a hidden_size of " + std::to_string(geometry.hidden));
   }
   config.stream_rank = reader.integer("hc_lowrank", 1, kMaxRank, 320);
   config.heads = read_heads(reader, geometry.hidden, {.heads = 16, .kv_heads = 2, .head_dim = 256});

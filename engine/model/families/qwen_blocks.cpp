@@ -35,8 +35,8 @@ RopeSettings read_partial_rope(const Json& json, const ConfigReader& reader, int
 
 void check_gated_heads(const ConfigReader& reader, const HeadShape& heads) {
   if (2 * heads.query_width() <= kMaxMatrixRows) return;
-  reader.refuse("num_attention_heads", "heads whose queries and gates have at most " + std::to_string(kMaxMatrixRows) +
-                                           " rows together");
+  reader.refuse("num_attention_heads",
+                "heads whose queries and gates have at most " + std::to_string(kMaxMatrixRows) + " rows together");
 }
 
 GatedAttentionWeights declare_gated_attention(WeightList& list, const std::string& prefix, const HeadShape& heads,

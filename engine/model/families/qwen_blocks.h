@@ -1,5 +1,5 @@
-// What the layers of Qwen3.5 and later have in common beside delta nets: gated attention, and experts with a shared one.
-// Norms store their weights as offsets from 1.
+// What the layers of Qwen3.5 and later have in common beside delta nets: gated attention, and experts with a shared
+// one. Norms store their weights as offsets from 1.
 #pragma once
 
 #include <string>
