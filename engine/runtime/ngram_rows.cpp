@@ -16,10 +16,10 @@ int32_t id_of(float kept) { return std::bit_cast<int32_t>(kept); }
 
 class NgramRows {
  public:
-  NgramRows(const NgramEmbedSpec& spec, const BackendParts& parts, const StepTokens& tokens, StateCache& states,
+  NgramRows(const NgramEmbedSpec& spec, const ModelWeights& weights, const StepTokens& tokens, StateCache& states,
             const RowBuffer<float>& to)
       : hash_(*spec.hash),
-        table_(parts.weights[spec.table]),
+        table_(weights[spec.table]),
         begin_(spec.state_begin),
         tokens_(tokens),
         states_(states),
@@ -85,10 +85,10 @@ class NgramRows {
 
 }  // namespace
 
-void embed_ngrams(const NgramEmbedSpec& spec, const BackendParts& parts, const StepTokens& tokens, StateCache& states,
-                  const RowBuffer<float>& to) {
-  NgramRows rows(spec, parts, tokens, states, to);
-  parts.pool.run([&](int worker, int workers) {
+void embed_ngrams(const NgramEmbedSpec& spec, const ModelWeights& weights, WorkerPool& pool, const StepTokens& tokens,
+                  StateCache& states, const RowBuffer<float>& to) {
+  NgramRows rows(spec, weights, tokens, states, to);
+  pool.run([&](int worker, int workers) {
     const Range part = split_range(rows.tasks(), worker, workers);
     rows.ask(part);
     rows.read(part);
