@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -132,23 +133,8 @@ const Bound kBounds[] = {
 }  // namespace
 
 TEST_CASE("the published configuration of Qwen3.8-Flash-Next") {
-  Json text = Json::parse(R"({"model_type": "qwen4_exp_text", "hidden_size": 2560, "num_hidden_layers": 48,
-      "num_attention_heads": 24, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320,
-      "eos_token_id": 248044, "rms_norm_eps": 1e-6, "max_position_embeddings": 262144, "num_experts": 512,
-      "num_experts_per_tok": 10, "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640,
-      "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128,
-      "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "output_gate_type": "sigmoid", "hc_count": 4,
-      "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128,
-      "indexer_budget": 2048, "indexer_compress_ratio": 4, "ngram_size": 3, "heads_per_ngram": 8,
-      "ngram_vocab_size_base": 20000000, "make_ngram_vocab_size_divisible_by": 128, "split_ngram_parts": 128,
-      "ple_layer_ids": [2], "ple_embed_dim": 2560, "ple_conv_kernel_size": 4, "hidden_act": "silu",
-      "attn_output_gate": true, "mtp_num_hidden_layers": 1,
-      "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25,
-                          "mrope_interleaved": true, "mrope_section": [11, 11, 10]}})");
-  std::vector<std::string> types;
-  for (int layer = 0; layer < 48; ++layer) types.push_back(layer % 4 == 3 ? "full_attention" : "linear_attention");
-  text["layer_types"] = types;
-  const auto family = make_family(text);
+  const std::string folder = std::string(std::getenv("FT_TEST_DATA")) + "/geometry/qwen3.8-flash-next-nvfp4";
+  const auto family = family_of(folder);
   const ModelGeometry& g = family->geometry();
   CHECK(g.layers == 48);
   CHECK(g.moe_layers.size() == 48);
@@ -189,11 +175,13 @@ TEST_CASE("the published configuration of Qwen3.8-Flash-Next") {
   CHECK(recorder.moes[0].router.renormalize);
   CHECK(recorder.moes[47].next_router.weight.index == -1);
   CHECK(recorder.adds[0].dilation == 3);
-  // The wrapper of the multimodal model.
-  CHECK(make_family(Json(text).patch(Json::parse(R"([{"op": "replace", "path": "/model_type",
-                                                      "value": "qwen4_exp"}])")))
-            ->geometry()
-            .layers == 48);
+  // Experts are NVFP4 and nothing else is; the table is in no sum.
+  const ModelFormats formats = inspect_formats(*family, synthetic_weights(folder));
+  CHECK(formats.dense == "bf16");
+  CHECK(formats.experts == "nvfp4");
+  CHECK(formats.row_table_bytes == 320001536LL * 160 * 2);
+  CHECK(formats.row_bytes_per_token == 16 * 160 * 2);
+  CHECK(formats.dense_bytes < int64_t{12} << 30);
 }
 
 TEST_CASE("the memory of the state: delta nets first, then each n-gram layer's history and tokens, none overlapping") {
