@@ -29,8 +29,18 @@ bool is_prime(int64_t value) {
 
 }  // namespace
 
-NgramHash::NgramHash(const NgramSettings& settings, int64_t index) : settings_(settings) {
+std::vector<NgramHash> NgramHash::tables(const NgramSettings& settings, int64_t count) {
   FT_CHECK(settings.size >= 2 && settings.size <= kMaxNgramSize && settings.vocab > 0 && settings.heads > 0);
+  FT_CHECK(count * (settings.size - 1) * settings.heads <= kMaxNgramHeads);
+  std::vector<NgramHash> result;
+  for (int64_t index = 0; index < count; ++index) {
+    const int64_t least = index == 0 ? settings.table_base : result.back().primes_.back() + 1;
+    result.push_back(NgramHash(settings, index, least));
+  }
+  return result;
+}
+
+NgramHash::NgramHash(const NgramSettings& settings, int64_t index, int64_t least) : settings_(settings) {
   // An id times a multiplier stays below 2^63.
   const auto half =
       static_cast<uint64_t>(std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / settings.vocab / 2));
@@ -38,11 +48,9 @@ NgramHash::NgramHash(const NgramSettings& settings, int64_t index) : settings_(s
   for (int i = 1; i <= settings.size; ++i) {
     multipliers_.push_back(static_cast<int64_t>(2 * (splitmix64(seed + kGamma * static_cast<uint64_t>(i)) % half) + 1));
   }
-  const int64_t heads = (settings.size - 1) * settings.heads;
-  int64_t offset = 0, candidate = std::max<int64_t>(settings.table_base, 2);
-  for (int64_t n = 0; n < heads * (index + 1); ++n, ++candidate) {
+  int64_t offset = 0, candidate = std::max<int64_t>(least, 2);
+  for (int64_t head = 0; head < (settings.size - 1) * settings.heads; ++head, ++candidate) {
     while (!is_prime(candidate)) ++candidate;
-    if (n < heads * index) continue;
     primes_.push_back(candidate);
     offsets_.push_back(offset);
     offset += candidate;

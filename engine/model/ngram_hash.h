@@ -9,8 +9,8 @@
 
 namespace ft {
 
-inline constexpr int kMaxNgramSize = 16;  // at most kMaxConvDilation of kernels/ops/delta_net.h
-inline constexpr int64_t kMaxNgramHeads = 1024;
+inline constexpr int kMaxNgramSize = 16;         // at most kMaxConvDilation of kernels/ops/delta_net.h
+inline constexpr int64_t kMaxNgramHeads = 4096;  // of all tables together
 inline constexpr int64_t kMaxNgramTableBase = int64_t{1} << 31;
 
 struct NgramSettings {
@@ -25,8 +25,9 @@ struct NgramSettings {
 
 class NgramHash {
  public:
-  // The index-th table of a model. Parts have prime sizes, which run on from one table to the next.
-  NgramHash(const NgramSettings& settings, int64_t index);
+  // The tables of a model, in order. Parts have prime sizes, which run on from one table to the next.
+  // REQUIRES no more than kMaxNgramHeads heads of them together.
+  static std::vector<NgramHash> tables(const NgramSettings& settings, int64_t count);
 
   int size() const { return settings_.size; }
   int64_t heads() const { return static_cast<int64_t>(primes_.size()); }  // all orders
@@ -42,6 +43,9 @@ class NgramHash {
   int64_t row(std::span<const int32_t> window, int64_t head) const;
 
  private:
+  // The index-th table; its parts are the first primes from `least` on.
+  NgramHash(const NgramSettings& settings, int64_t index, int64_t least);
+
   NgramSettings settings_;
   std::vector<int64_t> multipliers_, primes_, offsets_;
 };

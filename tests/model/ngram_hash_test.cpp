@@ -35,7 +35,7 @@ std::vector<std::vector<int64_t>> rows_of(const NgramHash& hash, const std::vect
 }  // namespace
 
 TEST_CASE("n-gram hash: the constants of the published table, and three tokens from the start of a sequence") {
-  const NgramHash hash(kPublished, 0);
+  const NgramHash hash = NgramHash::tables(kPublished, 1).front();
   const auto same = [](std::span<const int64_t> got, std::vector<int64_t> expected) {
     return std::equal(got.begin(), got.end(), expected.begin(), expected.end());
   };
@@ -57,16 +57,17 @@ TEST_CASE("n-gram hash: the constants of the published table, and three tokens f
 }
 
 TEST_CASE("n-gram hash: primes run on from one table to the next, multipliers differ, seeds count") {
-  const NgramHash first(kPublished, 0), second(kPublished, 1);
+  const std::vector<NgramHash> tables = NgramHash::tables(kPublished, 2);
+  const NgramHash &first = tables[0], &second = tables[1];
   CHECK(second.primes().front() > first.primes().back());
   CHECK(second.offsets().front() == 0);
   CHECK(second.multipliers()[0] != first.multipliers()[0]);
   NgramSettings other = kPublished;
   other.seed += 10007;  // what a table further on adds
-  CHECK(NgramHash(other, 0).multipliers()[2] == second.multipliers()[2]);
+  CHECK(NgramHash::tables(other, 1).front().multipliers()[2] == second.multipliers()[2]);
   NgramSettings tiny = kPublished;
   tiny.vocab = 97, tiny.size = 2, tiny.heads = 4, tiny.table_base = 1, tiny.rows_multiple = 1;
-  const NgramHash small(tiny, 0);
+  const NgramHash small = NgramHash::tables(tiny, 1).front();
   CHECK(std::vector<int64_t>(small.primes().begin(), small.primes().end()) == std::vector<int64_t>{2, 3, 5, 7});
   CHECK(small.rows() == 17);
   for (const int64_t multiplier : small.multipliers()) {
@@ -76,7 +77,7 @@ TEST_CASE("n-gram hash: primes run on from one table to the next, multipliers di
 }
 
 TEST_CASE("n-gram hash: an end token closes its segment, to which it belongs itself") {
-  const NgramHash hash(kPublished, 0);
+  const NgramHash hash = NgramHash::tables(kPublished, 1).front();
   constexpr int32_t kEnd = 248044;
   const auto text = rows_of(hash, {1, 2, kEnd, 3, 4, 5});
   const auto before = rows_of(hash, {1, 2, kEnd}), after = rows_of(hash, {3, 4, 5});

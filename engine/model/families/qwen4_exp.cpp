@@ -34,9 +34,8 @@ class Qwen4Exp final : public Family {
  public:
   explicit Qwen4Exp(const Json& json) : config_(read_qwen4_exp_config(json)) {
     const ModelGeometry& g = config_.geometry;
-    for (size_t i = 0; i < config_.ngrams.layers.size(); ++i) {
-      hashes_.emplace_back(config_.ngrams.hash, static_cast<int64_t>(i));
-    }
+    const auto tables = static_cast<int64_t>(config_.ngrams.layers.size());
+    if (tables > 0) hashes_ = NgramHash::tables(config_.ngrams.hash, tables);
     table_ = list_.table(text_names("embed_tokens.weight"), g.vocab, g.hidden);
     int attentions = 0, nets = 0;
     for (int layer = 0; layer < g.layers; ++layer) {

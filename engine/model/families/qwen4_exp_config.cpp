@@ -17,6 +17,7 @@ constexpr int64_t kMaxRank = int64_t{1} << 16;
 constexpr int64_t kMaxIndexHeads = 1024;
 constexpr int64_t kMaxIndexRatio = 4096;
 constexpr int64_t kMaxIndexBudget = int64_t{1} << 24;
+constexpr int64_t kMaxHeadsOfOrder = 256;
 constexpr int64_t kMaxTableMultiple = int64_t{1} << 20;
 constexpr int64_t kMaxTableParts = int64_t{1} << 16;
 constexpr int64_t kMaxSeed = int64_t{1} << 62;
@@ -91,7 +92,7 @@ void read_ngrams(const Json& json, const ConfigReader& reader, Qwen4ExpConfig& c
   const int64_t hidden = config.geometry.hidden;
   ngrams.hash.vocab = config.geometry.vocab;
   ngrams.hash.size = static_cast<int>(reader.integer("ngram_size", 2, kMaxNgramSize, 3));
-  ngrams.hash.heads = reader.integer("heads_per_ngram", 1, kMaxNgramHeads / (kMaxNgramSize - 1), 8);
+  ngrams.hash.heads = reader.integer("heads_per_ngram", 1, kMaxHeadsOfOrder, 8);
   ngrams.hash.table_base = reader.integer("ngram_vocab_size_base", 1, kMaxNgramTableBase, 20'000'000);
   ngrams.hash.rows_multiple = reader.integer("make_ngram_vocab_size_divisible_by", 1, kMaxTableMultiple, 128);
   ngrams.hash.seed = reader.integer("seed", 0, kMaxSeed, 1234);
@@ -102,6 +103,10 @@ void read_ngrams(const Json& json, const ConfigReader& reader, Qwen4ExpConfig& c
   const int64_t heads = (ngrams.hash.size - 1) * ngrams.hash.heads;
   if (ngrams.width % heads != 0) {
     reader.refuse(kNgramWidth, "a multiple of (ngram_size - 1) * heads_per_ngram, " + std::to_string(heads));
+  }
+  if (heads * static_cast<int64_t>(ngrams.layers.size()) > kMaxNgramHeads) {
+    reader.refuse("ple_layer_ids", "at most " + std::to_string(kMaxNgramHeads / heads) + " layers with " +
+                                       std::to_string(heads) + " n-gram heads each");
   }
   ngrams.hash.separator = read_separator(json, reader, config.geometry.vocab);
 }
