@@ -111,4 +111,20 @@ std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostP
   return cells;
 }
 
+void add_row_seconds(std::span<const Samples> host_rows, int threads, std::span<DenseCell> cells) {
+  const std::vector<const Samples*> chosen = with_threads(host_rows, threads);
+  const std::vector<double> typical = typical_values(chosen);
+  for (DenseCell& cell : cells) {
+    double added = 0;
+    bool is_new = false, again = false;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (coordinate(*chosen[i], "tokens") != cell.tokens) continue;
+      const bool repeated = coordinate(*chosen[i], "again") == 1;
+      (repeated ? again : is_new) = true;
+      added += repeated ? -typical[i] : typical[i];
+    }
+    if (is_new && again) cell.seconds += std::max(0.0, added) * 1e-6;
+  }
+}
+
 }  // namespace ft

@@ -256,7 +256,9 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
       .out_stride = args.out_stride,
       .arrivals = args.arrivals,
       .fetch = args.fetch,
+      .search = args.search,
       .fetch_rows = static_cast<int>(fetch_rows),
+      .first_item_row = static_cast<int>(first_item_row),
       .glu = args.layout.glu,
       .bias_offset = kPart == Part::kGateUp ? args.layout.bias_offset : down_bias_offset(args.layout)};
   with_format(matrix.format, [&]<FormatId kFormat>() {
