@@ -24,8 +24,8 @@ inline constexpr double kNearPolicyFraction = 0.15;
 // Of `ranked`: the best of each strategy in order of prediction, the prediction's choice first and plain offload (no
 // copy engine, no look-ahead) last; between them, while there are fewer than kMaxConfirmed, others that the model does
 // not tell from the choice (nearer than kNearFraction, or inside the interval) and that differ from every one taken in
-// strategy, threads, mechanism, look-ahead, split or promotions (kNearPolicyFraction where only these two differ). The baseline comes last, so that warm caches favour it and not the
-// choice.
+// strategy, threads, mechanism, look-ahead, split or promotions (kNearPolicyFraction where only these two differ). The
+// baseline comes last, so that warm caches favour it and not the choice.
 std::vector<size_t> candidates_to_confirm(const SearchResult& search);
 
 // Why the samples of candidate `index` of `decode` were dropped at some point, as the probe says it; empty: they were

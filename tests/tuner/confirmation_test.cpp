@@ -83,10 +83,12 @@ TEST_CASE("another split or promotion budget of what is run is run too, from fur
     return candidate;
   };
   SearchResult search;
-  search.ranked = {prediction(Strategy::kHybrid, 2, 100), promoting(prediction(Strategy::kHybrid, 2, 90), 1),
+  search.ranked = {prediction(Strategy::kHybrid, 2, 100),
+                   promoting(prediction(Strategy::kHybrid, 2, 90), 1),
                    promoting(prediction(Strategy::kHybrid, 4, 90), 1),  // nothing with four threads is run
                    promoting(prediction(Strategy::kHybrid, 2, 86), 2),
-                   promoting(prediction(Strategy::kHybrid, 2, 84), 3), prediction(Strategy::kOffload, 1, 50)};
+                   promoting(prediction(Strategy::kHybrid, 2, 84), 3),
+                   prediction(Strategy::kOffload, 1, 50)};
   CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 1, 3, 5});
 }
 
