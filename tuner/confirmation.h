@@ -16,7 +16,7 @@ namespace ft {
 inline constexpr size_t kMaxConfirmed = 8;
 // Predictions this near to the best are run too, when they differ in more than slots: no better than the error that a
 // good model has.
-inline constexpr double kNearFraction = 0.05;
+inline constexpr double kNearFraction = 0.08;
 // The same for another split or promotion budget of a strategy that is run: promotions come from a cache's history,
 // which the probes do not have.
 inline constexpr double kNearPolicyFraction = 0.15;

@@ -69,7 +69,7 @@ Decided decided(const SearchResult& search, const std::vector<size_t>& measured,
 TEST_CASE("what the model does not tell from its choice is run too, when more than slots differs") {
   SearchResult search;
   search.ranked = {prediction(Strategy::kCpu, 2, 100), prediction(Strategy::kCpu, 2, 99),  // other slots only
-                   prediction(Strategy::kCpu, 1, 96), prediction(Strategy::kCpu, 4, 94),
+                   prediction(Strategy::kCpu, 1, 96), prediction(Strategy::kCpu, 4, 91),
                    prediction(Strategy::kOffload, 1, 50)};
   CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 2, 4});
   search.ranked[3].score_draws = {90, 101};  // inside the interval of the choice
