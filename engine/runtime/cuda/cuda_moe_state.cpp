@@ -49,7 +49,7 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
   if (config_.fetch_mechanism == FetchMechanism::kCopyEngine && config_.slots > 0) {
-    proxy_ = std::make_unique<cuda::CopyProxy>(max_distinct_);
+    proxy_ = std::make_unique<cuda::CopyProxy>(max_distinct_, weights_.banks_begin());
   }
   reset_counters();
   SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
