@@ -2,11 +2,12 @@
 // run too, as hits, chosen by the trace as in serving (one token on with every step, other tokens for every sequence):
 // the tuner takes their time out by the model fitted to layer_sweep. A sample begins with an untimed step, so that
 // caches hold what this engine's steps leave and not another point's.
+#include "probes/dense.h"
+
 #include <algorithm>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
-#include "probes/dense.h"
 #include "probes/engine_setup.h"
 #include "probes/measure.h"
 

@@ -116,10 +116,12 @@ LayerPieces layer_pieces(const CostParameters& cost, Device device, const LayerC
   if (device == Device::kCuda) {
     pieces.arms = cuda_arms(cost, n, ahead + promoted, pieces.cpu_last);
     pieces.link = (n.fetched > 0 ? fetched : 0) + ahead + promoted;
+    // What does not fit beside the arms goes on through the layer's other kernels, which stand still meanwhile.
+    if (n.promoted > 0) pieces.rest = std::min(std::max(0.0, pieces.link - pieces.arms), between + pieces.base);
   } else {
     pieces.arms = host_arms(cost, n, ahead);
   }
-  if (n.prefetched > 0) pieces.rest = std::max(0.0, fetched + ahead - between - pieces.base - pieces.arms);
+  if (n.prefetched > 0) pieces.rest += std::max(0.0, fetched + ahead - between - pieces.base - pieces.arms);
   return pieces;
 }
 

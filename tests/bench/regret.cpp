@@ -12,7 +12,6 @@ namespace ft::bench {
 namespace {
 
 constexpr double kConfidence = 0.95;
-constexpr uint64_t kSeed = 31;
 
 double at(const Measurement& m, const char* key) {
   const auto found = m.at.find(key);
@@ -208,7 +207,7 @@ Regret regret_of(std::span<const MeasuredCandidate> measured) {
   regret.best = best;
   if (best == 0) return regret;
   const std::vector<double> those = half(measured[best].tok_s, 0), ours = half(measured[best].choice_tok_s, 0);
-  const Interval interval = bootstrap_ratio(those, ours, kConfidence, kSeed);
+  const Interval interval = ratio_interval(those, ours, kConfidence);
   regret.ratio = median_ratio(those, ours);
   regret.low = std::min(interval.low, regret.ratio);
   regret.high = std::max(interval.high, regret.ratio);
@@ -223,7 +222,7 @@ Regret regret_of_candidate(std::span<const MeasuredCandidate> measured, size_t b
   // Both to the choice: they may have run in different rounds. The interval adds the two in the logarithm.
   const auto to_choice = [&](size_t i) {
     const std::vector<double> those = half(measured[i].tok_s, 0), ours = half(measured[i].choice_tok_s, 0);
-    const Interval interval = bootstrap_ratio(those, ours, kConfidence, kSeed);
+    const Interval interval = ratio_interval(those, ours, kConfidence);
     const double ratio = median_ratio(those, ours);
     return std::pair(ratio, Interval{std::min(interval.low, ratio), std::max(interval.high, ratio)});
   };
@@ -241,7 +240,7 @@ Regret regret_of_candidate(std::span<const MeasuredCandidate> measured, size_t b
 double noise_of(std::span<const MeasuredCandidate> measured) {
   std::vector<double> shares;
   for (const MeasuredCandidate& one : measured) {
-    const Interval interval = bootstrap_median(one.tok_s, kConfidence, kSeed);
+    const Interval interval = median_interval(one.tok_s, kConfidence);
     shares.push_back((interval.high - interval.low) / 2 / median(one.tok_s));
   }
   return median(shares);
@@ -264,7 +263,7 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
   OrderedJson candidates = OrderedJson::array();
   for (const MeasuredCandidate& one : measured) {
     const CandidatePrediction& predicted = pool[one.index];
-    const Interval interval = bootstrap_median(one.tok_s, kConfidence, kSeed);
+    const Interval interval = median_interval(one.tok_s, kConfidence);
     OrderedJson tok_s = OrderedJson::array(), choice_tok_s = OrderedJson::array();
     for (const double value : one.tok_s) tok_s.push_back(five_digits(value));
     for (const double value : one.choice_tok_s) choice_tok_s.push_back(five_digits(value));

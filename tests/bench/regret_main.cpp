@@ -193,9 +193,9 @@ int run(const ParsedOptions& options) {
     const double seconds = options.number("--score-seconds");
     const std::vector<MeasuredCandidate> measured = Scorer(session, pool, chosen, seconds).run();
     const double end = now_seconds();
-    const OrderedJson cell = cell_json(options.text("--cell"), session.profile, pool, measured, rule,
-                                       {end - begin, tuned - begin, end - tuned},
-                                       session.input.formats.expert_bytes_max);
+    const OrderedJson cell =
+        cell_json(options.text("--cell"), session.profile, pool, measured, rule,
+                  {end - begin, tuned - begin, end - tuned}, session.input.formats.expert_bytes_max);
     print_cell(cell);
     append_line(results, cell.dump());
   });

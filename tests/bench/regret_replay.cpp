@@ -86,8 +86,7 @@ void print_points(const Recording& recording, const std::vector<ThreadModel>& mo
          dense_cells(steps, cost, device, static_cast<int>(recording.inputs.geometry.moe_layers.size()))) {
       const double predicted = model.dense.cost.seconds(cell.tokens, cell.context) + cell.expert_seconds;
       std::printf("    dense n%d at %lld: %.1f us, by the model %.1f, experts %.1f\n", cell.tokens,
-                  static_cast<long long>(cell.context), 1e6 * cell.seconds, 1e6 * predicted,
-                  1e6 * cell.expert_seconds);
+                  static_cast<long long>(cell.context), 1e6 * cell.seconds, 1e6 * predicted, 1e6 * cell.expert_seconds);
     }
   }
 }
@@ -104,13 +103,13 @@ void replay_cell(const Json& cell, const std::string& folder, bool points, std::
     const double measured = one.at("measured_ms").get<double>(), then = one.at("predicted_ms").get<double>();
     const double again = 1e3 * static_cast<double>(input.batches[0]) / now.tok_s[0];
     errors.push_back(again / measured - 1);
-    std::printf("  %-8s thr %2d slots %5lld: measured %8.3f ms, then %+6.1f %%, now %8.3f %+6.1f %%; hits %.3f (%.3f) "
-                "f %.2f c %.2f p %.2f;%s  [%s]\n",
-                candidate.strategy.c_str(), candidate.threads, static_cast<long long>(candidate.slots), measured,
-                100 * (then / measured - 1), again, 100 * errors.back(), one.at("hit_rate").get<double>(),
-                now.hit_rate[0], one.at("fetched_per_layer").get<double>(), one.at("cpu_per_layer").get<double>(),
-                one.at("promoted_per_layer").get<double>(), parts_text(now.parts[0]).c_str(),
-                now.split.c_str());
+    std::printf(
+        "  %-8s thr %2d slots %5lld: measured %8.3f ms, then %+6.1f %%, now %8.3f %+6.1f %%; hits %.3f (%.3f) "
+        "f %.2f c %.2f p %.2f;%s  [%s]\n",
+        candidate.strategy.c_str(), candidate.threads, static_cast<long long>(candidate.slots), measured,
+        100 * (then / measured - 1), again, 100 * errors.back(), one.at("hit_rate").get<double>(), now.hit_rate[0],
+        one.at("fetched_per_layer").get<double>(), one.at("cpu_per_layer").get<double>(),
+        one.at("promoted_per_layer").get<double>(), parts_text(now.parts[0]).c_str(), now.split.c_str());
   }
   if (points) print_points(recording, analysis.models);
 }

@@ -111,7 +111,8 @@ TEST_CASE("look-ahead costs what pairs differ by, per layer and per token, and n
   CHECK(other.cost[CostTerm::kLookAhead] == 0);
 }
 
-TEST_CASE("the copier costs what steps with and without it differ by, once a step that promotes, and is no dense cell") {
+TEST_CASE(
+    "the copier costs what steps with and without it differ by, once a step that promotes, and is no dense cell") {
   const auto step = [](double copier, int tokens, int threads, std::vector<double> us) {
     Samples one;
     one.name = "step";
