@@ -76,6 +76,48 @@ struct TokenShared {
                                          TokenPlan& plan);
 };
 
+// The rest of decide_token where experts miss (`misses`: their lanes): which victims they take, what is the CPU's.
+// before: the priority before this use.
+__device__ __forceinline__ bool place_misses(const PlanArgs& a, TokenShared& shared, int32_t id, uint64_t before,
+                                             unsigned misses, TokenPlan& plan) {
+  const SlotTableView& table = a.table;
+  const int lane = static_cast<int>(threadIdx.x), k = a.top_k;
+  const unsigned below = (1u << lane) - 1;
+  const bool has = lane < k, miss = (misses >> lane & 1) != 0;
+  const Victim victim = has ? shared.victims[lane] : Victim{-1, -1, 0};
+  int before_it = 0;   // misses that are worth more
+  bool taken = false;  // the victim is a hit
+#pragma unroll 1
+  for (int other = 0; other < k; ++other) {
+    const int32_t other_id = __shfl_sync(kFullWarp, id, other), other_slot = __shfl_sync(kFullWarp, plan.slot, other);
+    const uint64_t other_before = __shfl_sync(kFullWarp, before, other);
+    const bool more_worth = other_before > before || (other_before == before && other_id < id);
+    before_it += (misses >> other & 1) != 0 && more_worth;
+    taken = taken || victim.slot == other_slot;
+  }
+  if (miss) plan.place = before_it;
+  const int open = table.slots - plan.hits - plan.time.aside;
+  plan.fetches = min(shared.fetch_of_misses[plan.misses], min(plan.misses, open));
+  const int room = max(0, table.slots - plan.time.aside - table.max_distinct);
+  const int promotions = max(0, min(min(a.max_promotions, plan.misses - plan.fetches), min(room, open - plan.fetches)));
+  const int wanted = plan.fetches + promotions;
+  const bool usable = has && victim.slot >= 0 && !taken;
+  const unsigned usable_lanes = __ballot_sync(kFullWarp, usable);
+  if (__popc(usable_lanes) < wanted) return false;
+  const int order = __popc(usable_lanes & below);
+  const bool stops = usable && order >= plan.fetches && order < wanted && victim.filled_in == plan.time.step;
+  const unsigned stop = __ballot_sync(kFullWarp, stops);
+  plan.kept = stop == 0 ? wanted : __popc(usable_lanes & ((stop & -stop) - 1));
+  if (usable && order < plan.kept) shared.lanes[order] = lane;
+  __syncwarp();
+  const bool filled = miss && plan.place < plan.kept;
+  const int from = filled ? shared.lanes[plan.place] : 0;
+  const int32_t slot = __shfl_sync(kFullWarp, victim.slot, from), old_key = __shfl_sync(kFullWarp, victim.key, from);
+  if (filled) plan.slot = slot, plan.old_key = old_key;
+  if (plan.misses > plan.fetches && has) a.mailbox.ids[lane] = miss && plan.place >= plan.fetches ? id : -1;
+  return true;
+}
+
 // Lane s < k of the first warp has the s-th expert; the other lanes have any id. Whole warp. False, and nothing is
 // written, where the plan is for plan_in_block.
 __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput& input, const TokenInput& more,
@@ -83,7 +125,6 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
                                              const Predicted& predicted, TokenPlan& plan) {
   const SlotTableView& table = a.table;
   const int lane = static_cast<int>(threadIdx.x), k = a.top_k;
-  const unsigned below = (1u << lane) - 1;
   if (a.placement != Placement::kTable || table.slots == 0) return false;
   // With no miss and every prediction in a slot nothing is prefetched. One that is named twice is left to the full
   // plan.
@@ -121,39 +162,7 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
       named ? priority_after_use(before, use_time(plan.time.plan, plan.d), table.half_life_log2, kUseBonus) : 0;
   if (misses == 0) return true;
   if (names != 0 || more.victims_after != input.plan_number || input.plan_number == 0) return false;
-
-  const Victim victim = has ? shared.victims[lane] : Victim{-1, -1, 0};
-  int before_it = 0;   // misses that are worth more
-  bool taken = false;  // the victim is a hit
-#pragma unroll 1
-  for (int other = 0; other < k; ++other) {
-    const int32_t other_id = __shfl_sync(kFullWarp, id, other), other_slot = __shfl_sync(kFullWarp, plan.slot, other);
-    const uint64_t other_before = __shfl_sync(kFullWarp, before, other);
-    const bool more_worth = other_before > before || (other_before == before && other_id < id);
-    before_it += (misses >> other & 1) != 0 && more_worth;
-    taken = taken || victim.slot == other_slot;
-  }
-  if (miss) plan.place = before_it;
-  const int open = table.slots - plan.hits - plan.time.aside;
-  plan.fetches = min(shared.fetch_of_misses[plan.misses], min(plan.misses, open));
-  const int room = max(0, table.slots - plan.time.aside - table.max_distinct);
-  const int promotions = max(0, min(min(a.max_promotions, plan.misses - plan.fetches), min(room, open - plan.fetches)));
-  const int wanted = plan.fetches + promotions;
-  const bool usable = has && victim.slot >= 0 && !taken;
-  const unsigned usable_lanes = __ballot_sync(kFullWarp, usable);
-  if (__popc(usable_lanes) < wanted) return false;
-  const int order = __popc(usable_lanes & below);
-  const bool stops = usable && order >= plan.fetches && order < wanted && victim.filled_in == plan.time.step;
-  const unsigned stop = __ballot_sync(kFullWarp, stops);
-  plan.kept = stop == 0 ? wanted : __popc(usable_lanes & ((stop & -stop) - 1));
-  if (usable && order < plan.kept) shared.lanes[order] = lane;
-  __syncwarp();
-  const bool filled = miss && plan.place < plan.kept;
-  const int from = filled ? shared.lanes[plan.place] : 0;
-  const int32_t slot = __shfl_sync(kFullWarp, victim.slot, from), old_key = __shfl_sync(kFullWarp, victim.key, from);
-  if (filled) plan.slot = slot, plan.old_key = old_key;
-  if (plan.misses > plan.fetches && has) a.mailbox.ids[lane] = miss && plan.place >= plan.fetches ? id : -1;
-  return true;
+  return place_misses(a, shared, id, before, misses, plan);
 }
 
 __device__ __forceinline__ void TokenShared::decide(const PlanArgs& a, const PlanInput& input, const TokenInput& more,
@@ -239,6 +248,26 @@ __device__ __forceinline__ void hand_over_token(const PlanArgs& a, const TokenIn
   __threadfence_system();
   store_release_system(&a.mailbox.box->posted, number);
   *a.work.ticket = number;
+}
+
+// A token's packed row, 16 bytes at a time: of this block's shared memory, or, where that is null, past L1.
+struct TokenRow {
+  const uint32_t* shared;
+  const uint32_t* memory;
+  __device__ __forceinline__ uint4 operator()(int i) const {
+    return shared != nullptr ? reinterpret_cast<const uint4*>(shared)[i]
+                             : __ldcg(reinterpret_cast<const uint4*>(memory) + i);
+  }
+};
+
+// A plan that was decided, by the whole block.
+__device__ __forceinline__ void write_decided(const PlanArgs& a, const TokenInput& more, const TokenPlan& plan,
+                                              bool on_cpu, const TokenRow& row) {
+  if (threadIdx.x < kWarp) {
+    write_token(a, more, plan);
+  } else if (on_cpu) {
+    hand_over_token(a, more, row);
+  }
 }
 
 }  // namespace ft::cuda

@@ -210,6 +210,24 @@ __device__ bool arrive_last(uint32_t* arrived) {
   return last;
 }
 
+// Slots of the thread's experts: thread, thread + kPlanThreads, ...; 0 from `rows` on.
+struct OwnSlots {
+  static constexpr int kCount = kMaxExperts / kPlanThreads;
+  int32_t slot[kCount] = {};
+
+  __device__ __forceinline__ OwnSlots(const PlanInput& input, int rows) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int expert = static_cast<int>(threadIdx.x) + i * kPlanThreads;
+      if (expert < rows) slot[i] = input.slot_of_expert[expert];
+    }
+  }
+  __device__ __forceinline__ void store(int32_t* slot_of_expert) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) slot_of_expert[threadIdx.x + i * kPlanThreads] = slot[i];
+  }
+};
+
 __global__ void __launch_bounds__(kPlanThreads)
     route_and_plan_kernel(const __grid_constant__ Route r, const __grid_constant__ PlanArgs a, int most_distinct) {
   extern __shared__ uint4 memory[];
@@ -230,12 +248,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   // For the block that comes last, whichever it is: under way while the rows are normed.
   PlanInput input(a);
   const bool forced = r.top.forced != nullptr && *r.top.forced != 0;
-  int32_t slots[kMaxExperts / kPlanThreads] = {};
-#pragma unroll
-  for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) {
-    const int expert = thread + i * kPlanThreads;
-    if (a.table.slots > 0 && expert < r.rows) slots[i] = input.slot_of_expert[expert];
-  }
+  const OwnSlots slots(input, a.table.slots > 0 ? r.rows : 0);
   const bool by_warp = r.tokens == 1 && r.rows <= kTokenExperts, tells = by_warp && a.table.slots > 0;
   Predicted predicted;
   TokenInput more;
@@ -255,7 +268,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   } else {
     norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
   }
-  const uint64_t brought = tells && thread < r.rows && slots[0] >= 0 ? a.table.prefetched_in[slots[0]] : 0;
+  const uint64_t brought = tells && thread < r.rows && slots.slot[0] >= 0 ? a.table.prefetched_in[slots.slot[0]] : 0;
   if (predicted.id >= 0) {
     predicted.slot = a.table.slot_of_key[static_cast<int64_t>(a.layer + 1) * a.table.experts + predicted.id];
   }
@@ -267,8 +280,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   __syncthreads();
   write_logits(r, cells);
   if (!arrive_last(r.arrived)) return;
-#pragma unroll
-  for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) slot_of_expert[thread + i * kPlanThreads] = slots[i];
+  slots.store(slot_of_expert);
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
   if (by_warp && thread < kTokenExperts) priority[thread] = used, prefetched[thread] = brought;
@@ -280,13 +292,7 @@ __global__ void __launch_bounds__(kPlanThreads)
                    made);
     }
     __syncthreads();
-    if (token.decided) {
-      if (warp == 0) write_token(a, more, made);
-      if (warp != 0 && token.on_cpu) {
-        hand_over_token(a, more, [&a](int i) { return __ldcg(reinterpret_cast<const uint4*>(a.x) + i); });
-      }
-      return;
-    }
+    if (token.decided) return write_decided(a, more, made, token.on_cpu, {nullptr, a.x});
   }
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }

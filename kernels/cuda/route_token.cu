@@ -130,6 +130,21 @@ __device__ __forceinline__ int32_t choose_experts(const TokenRoute& r, const flo
   return id;
 }
 
+// What a thread of the leader reads ahead: its choice where choices are forced, and its expert's place in the table.
+struct LeaderInput {
+  bool forced = false;
+  int32_t forced_id = -1, slot = -1;
+  uint64_t used = 0;
+
+  __device__ __forceinline__ void read(const TokenRoute& r, const PlanArgs& a, const PlanInput& input) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
+    if (a.table.slots == 0 || thread >= r.rows) return;
+    slot = input.slot_of_expert[thread];
+    used = a.table.priority_of_key[a.layer * a.table.experts + thread];
+  }
+};
+
 #endif
 
 template <int kPerLane>
@@ -160,32 +175,26 @@ __global__ void __launch_bounds__(kPlanThreads)
   wait_for_previous();
   PlanInput input;
   TokenInput more;
-  bool forced = false;
-  int32_t forced_id = -1, slot = -1;
-  uint64_t used = 0;
+  LeaderInput own;
   Predicted predicted;
   if (leads) {
     if (warp == 0) predicted.id = prediction_of_lane(a);
     input = PlanInput(a);
     more = TokenInput(a);
     token.read(a);
-    if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
-    if (a.table.slots > 0 && thread < r.rows) {
-      slot = input.slot_of_expert[thread];
-      used = a.table.priority_of_key[a.layer * a.table.experts + thread];
-    }
+    own.read(r, a, input);
   }
   auto* x = reinterpret_cast<uint32_t*>(memory);
   auto* stage = reinterpret_cast<float*>(x + r.blocks * kRouterBlockWords);
   auto* sums = stage + Row::kStageFloats;
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
-  const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
+  const uint64_t brought = own.slot >= 0 ? a.table.prefetched_in[own.slot] : 0;
   if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
   multiply_units(r, weights, x, sums);
   if (leads) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);  // it hands them to the CPU
   if (leads && thread < r.rows) {
-    slot_of_expert[thread] = slot;
-    priority[thread] = used;
+    slot_of_expert[thread] = own.slot;
+    priority[thread] = own.used;
     prefetched[thread] = brought;
   }
   __syncthreads();
@@ -194,20 +203,12 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (!leads) return;
   TokenPlan made;
   if (warp == 0) {
-    const int32_t id = choose_experts<kPerLane>(r, logits, own_barrier, forced ? &forced_id : nullptr, ids);
+    const int32_t id = choose_experts<kPerLane>(r, logits, own_barrier, own.forced ? &own.forced_id : nullptr, ids);
     token.decide(a, input, more, {slot_of_expert, priority, prefetched}, id, predicted, made);
   }
   __syncthreads();
-  if (token.decided) {
-    if (warp == 0) write_token(a, more, made);
-    if (warp != 0 && token.on_cpu) {
-      const bool own = a.x != r.words;  // experts with a norm of their own: packed by the launch before
-      hand_over_token(a, more, [&a, x, own](int i) {
-        return own ? __ldcg(reinterpret_cast<const uint4*>(a.x) + i) : reinterpret_cast<const uint4*>(x)[i];
-      });
-    }
-    return;
-  }
+  // Rows of experts with a norm of their own were packed by the launch before.
+  if (token.decided) return write_decided(a, more, made, token.on_cpu, {a.x == r.words ? x : nullptr, a.x});
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);

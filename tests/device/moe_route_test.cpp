@@ -117,6 +117,17 @@ std::string compare_arrays(const char* what, const PlanRig& a, const PlanRig& b,
   return {};
 }
 
+// What the CPU was handed of one token: its experts and the row that they read.
+std::string compare_posts(PlanRig& a, PlanRig& b) {
+  const RigShape& s = a.shape;
+  if (s.max_tokens != 1 || *a.arena.host(a.args.work.ticket) == 0) return {};
+  const std::string ids =
+      first_difference("the CPU's ids", a.mailbox_ids.as_host<uint32_t>(), b.mailbox_ids.as_host<uint32_t>(), s.top_k);
+  if (!ids.empty()) return ids;
+  return first_difference("the CPU's row", a.mailbox_x.as_host<uint32_t>(), b.mailbox_x.as_host<uint32_t>(),
+                          activation_words(s.hidden));
+}
+
 std::string compare_plans(PlanRig& a, PlanRig& b) {
   a.arena.download();
   b.arena.download();
@@ -136,7 +147,8 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
       compare_arrays("fetch_count", a, b, a.args.work.fetch_count, b.args.work.fetch_count, 1),
       compare_arrays("ticket", a, b, a.args.work.ticket, b.args.work.ticket, 1),
       compare_arrays("pairs", a, b, a.args.work.pairs, b.args.work.pairs, pairs),
-      compare_arrays("from_host", a, b, a.args.work.from_host, b.args.work.from_host, pairs)};
+      compare_arrays("from_host", a, b, a.args.work.from_host, b.args.work.from_host, pairs),
+      compare_posts(a, b)};
   for (const std::string& difference : found) {
     if (!difference.empty()) return difference;
   }
