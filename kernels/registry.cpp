@@ -43,6 +43,8 @@ constexpr std::string_view kOpNames[] = {
     "delta_rule",
     "dot_rows",
     "stream_factors",
+    "squash",
+    "stream_gates",
     "rotate_pairs",
     "compress",
     "index_scores",
@@ -134,6 +136,8 @@ KernelTable resolve_kernels(Isa isa) {
   resolve(OpId::kDeltaRule, kNoFormat, isa, table.delta_rule);
   resolve(OpId::kDotRows, kNoFormat, isa, table.dot_rows);
   resolve(OpId::kStreamFactors, kNoFormat, isa, table.stream_factors);
+  resolve(OpId::kSquash, kNoFormat, isa, table.squash);
+  resolve(OpId::kStreamGates, kNoFormat, isa, table.stream_gates);
   resolve(OpId::kRotatePairs, kNoFormat, isa, table.rotate_pairs);
   resolve(OpId::kCompress, kNoFormat, isa, table.compress);
   resolve(OpId::kIndexScores, kNoFormat, isa, table.index_scores);

@@ -39,6 +39,8 @@ enum class OpId : uint8_t {
   kDeltaRule,
   kDotRows,
   kStreamFactors,
+  kSquash,
+  kStreamGates,
   kRotatePairs,
   kCompress,
   kIndexScores,
@@ -52,10 +54,10 @@ enum class OpId : uint8_t {
 inline constexpr int kOpCount = static_cast<int>(OpId::kMemRead) + 1;
 std::string_view op_name(OpId op);  // "matvec"
 
-using KernelFn =
-    std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn, MergeFn,
-                 RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn, DeltaRuleFn, DotRowsFn,
-                 StreamFactorsFn, RotatePairsFn, CompressFn, IndexScoresFn, RouterScoresFn, StreamFn, MemReadFn>;
+using KernelFn = std::variant<PackActivationsFn, MatvecFn, GateUpFn, RmsnormFn, HeadNormRopeFn, GluFn, AddFn, SoftcapFn,
+                              MergeFn, RouterTopKFn, AttentionFn, GateFn, CausalConvFn, L2NormFn, DeltaGatesFn,
+                              DeltaRuleFn, DotRowsFn, StreamFactorsFn, SquashFn, StreamGatesFn, RotatePairsFn,
+                              CompressFn, IndexScoresFn, RouterScoresFn, StreamFn, MemReadFn>;
 
 inline constexpr int kNoFormat = -1;
 
@@ -103,6 +105,8 @@ struct KernelTable {
   DeltaRuleFn delta_rule = nullptr;
   DotRowsFn dot_rows = nullptr;
   StreamFactorsFn stream_factors = nullptr;
+  SquashFn squash = nullptr;
+  StreamGatesFn stream_gates = nullptr;
   RotatePairsFn rotate_pairs = nullptr;
   CompressFn compress = nullptr;
   IndexScoresFn index_scores = nullptr;

@@ -103,6 +103,7 @@ std::unique_ptr<Probe> make_allreduce_probe();
 std::unique_ptr<Probe> make_expert_single_probe();
 std::unique_ptr<Probe> make_layer_sweep_probe();
 std::unique_ptr<Probe> make_dense_probe();
+std::unique_ptr<Probe> make_host_rows_probe();
 std::unique_ptr<Probe> make_overlap_probe();
 std::unique_ptr<Probe> make_decode_probe();
 

@@ -13,6 +13,7 @@ std::vector<std::unique_ptr<Probe>> make_probes() {
   probes.push_back(make_expert_single_probe());
   probes.push_back(make_layer_sweep_probe());
   probes.push_back(make_dense_probe());
+  probes.push_back(make_host_rows_probe());
   probes.push_back(make_overlap_probe());
   probes.push_back(make_decode_probe());
   return probes;

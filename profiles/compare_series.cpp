@@ -19,7 +19,7 @@ constexpr double kPointTolerance = 0.1;
 
 // Their numbers depend on slots, batch, context and every pinned option.
 bool runs_the_engine(std::string_view probe) {
-  return probe == "layer_sweep" || probe == "dense" || probe == "overlap" || probe == "decode";
+  return probe == "layer_sweep" || probe == "dense" || probe == "host_rows" || probe == "overlap" || probe == "decode";
 }
 
 bool reads_the_machine(const Measurement& m) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "probes/dense.h"
 #include "probes/layer_sweep.h"
 
 namespace ft {
@@ -85,7 +86,8 @@ std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads
 std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostParameters& cost, Device device,
                                    int layers) {
   std::vector<DenseCell> cells;
-  const std::vector<const Samples*> chosen = with_threads(samples, cost.threads);
+  std::vector<const Samples*> chosen = with_threads(samples, cost.threads);
+  std::erase_if(chosen, [](const Samples* one) { return one->at.contains(kCopierCoordinate); });
   const std::vector<double> typical = typical_values(chosen);
   for (size_t i = 0; i < chosen.size(); ++i) {
     const Samples& one = *chosen[i];
@@ -107,6 +109,22 @@ std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostP
     cells.push_back(cell);
   }
   return cells;
+}
+
+void add_row_seconds(std::span<const Samples> host_rows, int threads, std::span<DenseCell> cells) {
+  const std::vector<const Samples*> chosen = with_threads(host_rows, threads);
+  const std::vector<double> typical = typical_values(chosen);
+  for (DenseCell& cell : cells) {
+    double added = 0;
+    bool is_new = false, again = false;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (coordinate(*chosen[i], "tokens") != cell.tokens) continue;
+      const bool repeated = coordinate(*chosen[i], "again") == 1;
+      (repeated ? again : is_new) = true;
+      added += repeated ? -typical[i] : typical[i];
+    }
+    if (is_new && again) cell.seconds += std::max(0.0, added) * 1e-6;
+  }
 }
 
 }  // namespace ft

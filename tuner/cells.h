@@ -21,4 +21,9 @@ std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads
 std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostParameters& cost, Device device,
                                    int layers);
 
+// Adds what reading new rows of tables on disk costs: dense steps the same tokens again and again, whose rows are then
+// in memory. Of host_rows with this thread count and as many tokens as the cell, rows that are new without rows that
+// are not. Text repeats n-grams, so this is the most that they cost.
+void add_row_seconds(std::span<const Samples> host_rows, int threads, std::span<DenseCell> cells);
+
 }  // namespace ft

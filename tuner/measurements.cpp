@@ -103,6 +103,7 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
   std::vector<ThreadModel> models;
   const std::vector<Samples> sweep = samples_of(measurements, "layer_sweep");
   const std::vector<Samples> steps = samples_of(measurements, "dense");
+  const std::vector<Samples> rows = samples_of(measurements, "host_rows");
   const std::vector<Samples> gather = samples_of(measurements, "pcie_gather");
   for (const int count : threads) {
     const std::vector<SweepCell> cells = sweep_cells(sweep, count);
@@ -110,8 +111,10 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
     model.cost = fit_cost(device, count, cells, seed);
     add_copy_engine_terms(gather, seed, model.cost);
     add_look_ahead_terms(sweep, seed, model.cost);
-    const std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);
+    add_copier_term(steps, seed, model.cost);
+    std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);
     if (dense.empty()) continue;
+    add_row_seconds(rows, count, dense);
     model.dense = fit_dense(count, dense, seed);
     models.push_back(std::move(model));
   }

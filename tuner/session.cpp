@@ -37,7 +37,7 @@ struct Share {
 };
 constexpr Share kShares[] = {{"stream", 8},    {"pcie_linear", 4},    {"pcie_gather", 6},  {"handshake", 2},
                              {"allreduce", 2}, {"expert_single", 10}, {"layer_sweep", 30}, {"dense", 10},
-                             {"overlap", 5},   {"decode", 37}};
+                             {"host_rows", 2}, {"overlap", 5},        {"decode", 37}};
 
 double weight_of(std::string_view probe) {
   for (const Share& share : kShares) {

@@ -65,14 +65,15 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
   }
   for (const CompressedLayer& layer : geometry.compressed) {
     require_range("head dimension", "config.json", layer.head_dim, 0, kMaxWidth);
-    require_range("window of compressed attention", "config.json", layer.window, 1, kTooMany);
-    require_range("ratio of compressed attention", "config.json", layer.ratio, 0, kMaxWidth);
+    require_range("window of compressed attention", "config.json", layer.window, layer.blocks ? 0 : 1, kTooMany);
+    require_range("ratio of compressed attention", "config.json", layer.ratio, layer.blocks ? 1 : 0, kMaxWidth);
     require_range("index dimension", "config.json", layer.index_dim, 0, kMaxWidth);
   }
   require_range("recurrent state of a sequence", "config.json", geometry.state_floats, 0, kTooMany);
   require_range("bytes of an expert", "weights", formats.expert_bytes_max, 1, kTooMany);
   require_range("bytes of the expert banks", "weights", formats.expert_bytes_total, 0, kTooMany);
   require_range("bytes of the dense weights", "weights", formats.dense_bytes, 0, kTooMany);
+  require_range("bytes of embedding rows", "weights", formats.row_table_bytes, 0, kTooMany);
   require_range("batch", "--batch", config.max_batch, 1, kMaxBatch);
   require_range("context", "--context", config.max_context, 1, std::max<int64_t>(1, geometry.max_positions));
   require_range("prefill chunk", "serve.prefill_chunk", config.prefill_chunk, 1, kMaxPrefillChunk);
@@ -290,11 +291,28 @@ int64_t MemoryPlan::pool_bytes(std::string_view name) const {
 
 namespace {
 
+// Of attention to blocks of tokens: what each thread scores, orders and gathers for the token it works on.
+int64_t block_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
+  int64_t kv = 0, per_thread = 0;
+  for (const KvLayer& layer : geometry.kv) kv = std::max(kv, layer.elements());
+  for (const CompressedLayer& layer : geometry.compressed) {
+    if (!layer.blocks) return 0;
+    const int64_t entries = layer.entries(config.max_context);
+    const int64_t attended = layer.index_top_k < entries ? layer.attended(config.max_context) : 0;
+    const int64_t choice = attended > 0 ? times(entries, sizeof(float) + sizeof(uint64_t)) : 0;
+    const int64_t entry = plus(times(layer.index_dim, sizeof(float)), times(layer.ratio, sizeof(void*)));
+    constexpr int64_t kAligned = 4 * 64;  // rows of four buffers
+    per_thread = std::max(per_thread, plus(plus(times(times(attended, kv), 2), choice), plus(entry, kAligned)));
+  }
+  return plus(times(config.threads, per_thread), times(step_tokens(config), sizeof(int32_t)));
+}
+
 // Of attention to compressed entries: rows and packed groups of a token, and what each thread gathers (and, in
 // reference numerics, weighs), scores and orders for the token it works on.
 int64_t compressed_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   int64_t attended = 0, indexed = 0, slots = 0;
   for (const CompressedLayer& layer : geometry.compressed) {
+    if (layer.blocks) return block_bytes(geometry, config);
     attended = std::max(attended, layer.attended(config.max_context));
     if (layer.index_dim > 0) indexed = std::max(indexed, layer.entries(config.max_context));
     slots = std::max(slots, layer.open_rows());
@@ -379,6 +397,9 @@ MemoryPlan plan_memory(const ModelGeometry& geometry, const ModelFormats& format
                 {"staging", pools.staging, false}};
   if (pools.state > 0) plan.pools.insert(plan.pools.begin() + 3, {"recurrent state", pools.state, true});
   if (!pools.one_memory) plan.pools.push_back({"prefill staging", pools.prefill_staging, true});
+  if (formats.row_table_bytes > 0) {
+    plan.pools.push_back({"embedding rows", formats.row_table_bytes, false, /*on_disk=*/true});
+  }
   plan.device_bytes = plus(pools.device(), slots);
   plan.host_bytes = pools.host();
   plan.min_slots = bounds.min;

@@ -1,11 +1,12 @@
 // Geometry, memory and options to bytes per pool: one pure function. The engine allocates from it, the tuner searches
 // inside it, --dry-run prints it.
 //
-// Pools, in this order (a GPU has "prefill staging" last): "dense weights", "expert slots", "kv cache", "recurrent
-// state" (of models that have one), "activations", "logits" on the device, "expert banks" and "staging" in host memory.
-// Staging is what crosses the link beside slots: on a GPU what the CPU arm and the device exchange per step, on the
-// host device the blobs through which offload streams a prompt's experts. On Device::kHost both kinds come out of the
-// same memory, so there their sum must fit host_memory_bytes as well.
+// Pools, in this order (a GPU has "prefill staging" after these, a model with tables that stay on disk "embedding rows"
+// at the end, whose bytes are in neither sum: the kernel keeps of them in memory what is left): "dense weights",
+// "expert slots", "kv cache", "recurrent state" (of models that have one), "activations", "logits" on the device,
+// "expert banks" and "staging" in host memory. Staging is what crosses the link beside slots: on a GPU what the CPU arm
+// and the device exchange per step, on the host device the blobs through which offload streams a prompt's experts. On
+// Device::kHost both kinds come out of the same memory, so there their sum must fit host_memory_bytes as well.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct MemoryPool {
   std::string name;
   int64_t bytes = 0;
   bool on_device = false;
+  bool on_disk = false;
 };
 
 struct MemoryPlan {

@@ -132,6 +132,14 @@ struct Checkpoint::State {
       return std::less<>()(a->bytes().data(), b->bytes().data());
     });
   }
+
+  const MappedFile& file_of(const std::byte* data) const {
+    const auto after =
+        std::upper_bound(by_address.begin(), by_address.end(), data,
+                         [](const std::byte* p, const auto* f) { return std::less<>()(p, f->bytes().data()); });
+    FT_CHECK(after != by_address.begin());
+    return **std::prev(after);
+  }
 };
 
 Checkpoint::Checkpoint() : state_(std::make_unique<State>()) {}
@@ -156,13 +164,12 @@ std::vector<Checkpoint::File> Checkpoint::files() const {
 
 void Checkpoint::read(std::span<const std::byte> part, std::byte* to) const {
   if (part.empty()) return;
-  const auto& files = state_->by_address;
-  const auto after =
-      std::upper_bound(files.begin(), files.end(), part.data(),
-                       [](const std::byte* data, const auto* f) { return std::less<>()(data, f->bytes().data()); });
-  FT_CHECK(after != files.begin());
-  const MappedFile& file = **std::prev(after);
+  const MappedFile& file = state_->file_of(part.data());
   file.read(static_cast<size_t>(part.data() - file.bytes().data()), {to, part.size()});
+}
+
+void Checkpoint::will_read(std::span<const std::byte> part) const {
+  if (!part.empty()) state_->file_of(part.data()).will_read(part);
 }
 
 const TensorView* Checkpoint::find(std::string_view name) const {

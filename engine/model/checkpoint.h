@@ -32,6 +32,9 @@ class Checkpoint {
   // one of the mapped files. Any thread. Throws Error naming the file.
   void read(std::span<const std::byte> part, std::byte* to) const;
 
+  // Has the kernel begin to read such a part if it is not in memory. Only a hint. Any thread.
+  void will_read(std::span<const std::byte> part) const;
+
   // Hash over config.json, and over names, dtypes, shapes and file sizes of all tensors (not their data).
   std::string config_hash() const;
   std::string index_hash() const;

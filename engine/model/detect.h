@@ -34,6 +34,8 @@ class Detector {
   const TensorView& vector(const VectorSpec& spec) const;           // BF16, F16 or F32 [size]
   const TensorView& table(const TableSpec& spec) const;             // BF16 [rows, cols]
   const TensorView& index_table(const IndexTableSpec& spec) const;  // I64 [rows, cols]
+  FoundRows row_table(const RowTableSpec& spec) const;
+  void check_integers(const KnownIntegersSpec& spec) const;
   // All experts of one layer; they have one format.
   std::vector<FoundExpert> experts(const ExpertLayerSpec& spec, const ExpertGeometry& geometry) const;
 
@@ -53,6 +55,7 @@ class Detector {
   void take_nvfp4(const std::string& codes, const std::string& scales, const std::string& global, int experts,
                   FoundMatrix& found) const;
   void take_fp8(const std::string& codes, const std::string& scales, int experts, FoundMatrix& found) const;
+  float row_scale(const std::string& stem, const std::string& whole) const;
   const TensorView* side(const std::string& stem, std::string_view ending) const;
   FoundVector bias(std::vector<std::string> names, int64_t size, int experts) const;
   FoundExpert separate_expert(const ExpertLayerSpec& spec, int expert, const ExpertGeometry& geometry) const;

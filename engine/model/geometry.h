@@ -44,6 +44,9 @@ struct CompressedLayer {
   int64_t index_dim = 0;  // 0: no indexer
   int64_t index_heads = 0;
   int64_t index_top_k = 0;  // entries that a token attends to at most, with an indexer
+  // Index entries are means of their tokens' index rows, and stand for blocks of tokens of an ordinary attention, which
+  // caches these tokens: there are no rows, entries or logits then (head_dim 0).
+  bool blocks = false;
 
   int64_t halves() const { return overlap ? 2 : 1; }
   int64_t visible_rows(int64_t positions) const { return window < positions ? window : positions; }
@@ -53,15 +56,16 @@ struct CompressedLayer {
   int64_t entries(int64_t positions) const { return ratio > 0 ? positions / ratio : 0; }
   int64_t open_rows() const { return ratio * halves(); }  // tokens that an entry is made of
   int64_t open_ring() const { return ratio > 0 ? open_rows() + kRewindPositions : 0; }
-  int64_t open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
+  int64_t open_row_floats() const { return blocks ? index_dim : 2 * halves() * (head_dim + index_dim); }
   // Of one sequence of that many positions.
   int64_t elements(int64_t positions) const {
     return ring_rows(positions) * head_dim + entries(positions) * (head_dim + index_dim);
   }
   int64_t open_floats() const { return open_ring() * open_row_floats(); }
-  // Rows that one token attends to.
+  // Rows that one token attends to: of blocks, the chosen ones and what follows the last whole one.
   int64_t attended(int64_t positions) const {
     const int64_t all = entries(positions);
+    if (blocks) return index_top_k < all ? index_top_k * ratio + ratio - 1 : positions;
     return visible_rows(positions) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
   }
   bool operator==(const CompressedLayer&) const = default;
@@ -116,6 +120,8 @@ struct ModelFormats {
   std::string experts;                  // likewise
   int64_t dense_bytes = 0;              // packed weights outside the experts, the embedding table included
   int64_t dense_bytes_per_token = 0;    // of them, read to decode one token (one embedding row, not the table)
+  int64_t row_table_bytes = 0;          // tables whose rows are read from the checkpoint, in none of the above
+  int64_t row_bytes_per_token = 0;      // of them, read for one token
   int64_t expert_bytes_max = 0;         // largest blob: bytes of a slot
   int64_t expert_bytes_total = 0;       // all banks
 };

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kBytesPerItem = 1 << 20;  // packed bytes of one work item of a dense matrix
 
 // Streams of random numbers that do not meet.
-enum SeedStream : uint64_t { kMatrixSeeds = 1, kTableSeeds = 2, kExpertSeeds = 3, kIndexSeeds = 4 };
+enum SeedStream : uint64_t { kMatrixSeeds = 1, kTableSeeds = 2, kExpertSeeds = 3, kIndexSeeds = 4, kRowSeeds = 5 };
 
 uint64_t part_seed(uint64_t seed, SeedStream stream, uint64_t index) {
   return mix64(mix64(seed ^ (stream << 56)) + index);
@@ -59,6 +59,7 @@ class Loader {
     show_dense();
     for (size_t i = 0; i < plan_.list.tables.size(); ++i) load_table(i);
     for (size_t i = 0; i < plan_.list.index_tables.size(); ++i) load_index_table(i);
+    for (size_t i = 0; i < plan_.list.row_tables.size(); ++i) open_row_table(i);
     if (mapped_tables_) weights_->checkpoint = std::move(plan_.checkpoint);
     return weights_;
   }
@@ -235,6 +236,16 @@ class Loader {
       }
     }
     weights_->index_tables.push_back({rows, spec.rows, spec.cols});
+  }
+
+  void open_row_table(size_t index) {
+    const RowTableSpec& spec = plan_.list.row_tables[index];
+    if (source_.synthetic) {
+      weights_->row_tables.emplace_back(part_seed(source_.synthetic_seed, kRowSeeds, index), spec.rows, spec.cols);
+      return;
+    }
+    weights_->row_tables.emplace_back(*plan_.checkpoint, std::move(plan_.row_tables[index]), spec.rows, spec.cols);
+    mapped_tables_ = true;
   }
 
   static void draw_distinct(Random& random, const IndexTableSpec& spec, int32_t* row) {

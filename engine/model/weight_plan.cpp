@@ -27,6 +27,8 @@ Formats find_in_checkpoint(const Json& config, const ModelGeometry& geometry, We
   for (const VectorSpec& spec : plan.list.vectors) plan.vectors.push_back(&detector.vector(spec));
   for (const TableSpec& spec : plan.list.tables) plan.tables.push_back(&detector.table(spec));
   for (const IndexTableSpec& spec : plan.list.index_tables) plan.index_tables.push_back(&detector.index_table(spec));
+  for (const RowTableSpec& spec : plan.list.row_tables) plan.row_tables.push_back(detector.row_table(spec));
+  for (const KnownIntegersSpec& spec : plan.list.integers) detector.check_integers(spec);
   for (const ExpertLayerSpec& spec : plan.list.expert_layers) {
     plan.experts.push_back(detector.experts(spec, geometry.expert));
     formats.experts.push_back(plan.experts.back().front().gate.format);
@@ -118,6 +120,12 @@ void lay_out(const Formats& found, const ModelGeometry& geometry, WeightPlan& pl
   for (const IndexTableSpec& spec : plan.list.index_tables) {
     formats.dense_bytes += spec.rows * spec.cols * int64_t{sizeof(int32_t)};
     formats.dense_bytes_per_token += spec.cols * int64_t{sizeof(int32_t)};
+  }
+  for (size_t i = 0; i < plan.list.row_tables.size(); ++i) {
+    const RowTableSpec& spec = plan.list.row_tables[i];
+    const bool bytes = i < plan.row_tables.size() && plan.row_tables[i].dtype == DType::kF8E4M3;
+    formats.row_table_bytes += spec.rows * spec.cols * (bytes ? 1 : 2);
+    formats.row_bytes_per_token += spec.rows_per_token * spec.cols * (bytes ? 1 : 2);
   }
   for (const FormatId format : found.experts) {
     const ExpertLayout layout =

@@ -22,6 +22,7 @@ struct WeightPlan {
   std::vector<const TensorView*> vectors;
   std::vector<const TensorView*> tables;
   std::vector<const TensorView*> index_tables;
+  std::vector<FoundRows> row_tables;
   std::vector<std::vector<FoundExpert>> experts;  // [MoE layer][expert]
 };
 

@@ -31,6 +31,17 @@ IndexTableId WeightList::index_table(std::vector<std::string> names, int64_t row
   return {static_cast<int>(index_tables.size()) - 1};
 }
 
+RowTableId WeightList::row_table(RowTableSpec spec) {
+  FT_CHECK(!spec.prefixes.empty() && spec.cols > 0 && spec.parts > 0 && spec.rows > 0 && spec.rows % spec.parts == 0);
+  row_tables.push_back(std::move(spec));
+  return {static_cast<int>(row_tables.size()) - 1};
+}
+
+void WeightList::known_integers(std::vector<std::string> names, std::span<const int64_t> values) {
+  FT_CHECK(!names.empty());
+  integers.push_back({std::move(names), {values.begin(), values.end()}});
+}
+
 void WeightList::expert_layer(ExpertLayerSpec spec) { expert_layers.push_back(std::move(spec)); }
 
 ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, std::shared_ptr<HostBuffer> memory)

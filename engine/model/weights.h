@@ -11,6 +11,7 @@
 
 #include "engine/engine_config.h"
 #include "engine/model/geometry.h"
+#include "engine/model/row_table.h"
 #include "kernels/base/bf16.h"
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
@@ -33,6 +34,9 @@ struct TableId {
   int index = -1;
 };
 struct IndexTableId {
+  int index = -1;
+};
+struct RowTableId {
   int index = -1;
 };
 
@@ -67,6 +71,19 @@ struct IndexTableSpec {
   int64_t rows = 0, cols = 0;
   int32_t limit = 0;  // at least cols
 };
+// A table that stays on disk (row_table.h): prefix + "weight", or equal parts prefix + "shard_0.weight" and so on.
+// BF16, or F8_E4M3 with one scale for all of it or one a part, ".weight_scale" or ".weight_scale_2".
+struct RowTableSpec {
+  std::vector<std::string> prefixes;  // tried in order
+  int64_t rows = 0, cols = 0;
+  int64_t parts = 1;
+  int64_t rows_per_token = 1;
+};
+// Numbers that follow from config.json. Where a checkpoint holds them, I64, they must be these.
+struct KnownIntegersSpec {
+  std::vector<std::string> names;
+  std::vector<int64_t> values;
+};
 struct ExpertLayerSpec {
   // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
   // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
@@ -85,12 +102,16 @@ class WeightList {
   VectorId vector(std::vector<std::string> names, int64_t size, VectorForm form = {});
   TableId table(std::vector<std::string> names, int64_t rows, int64_t cols);  // bf16 rows looked up by index
   IndexTableId index_table(std::vector<std::string> names, int64_t rows, int64_t cols, int32_t limit);
+  RowTableId row_table(RowTableSpec spec);
+  void known_integers(std::vector<std::string> names, std::span<const int64_t> values);
   void expert_layer(ExpertLayerSpec spec);  // in MoE layer order
 
   std::vector<MatrixSpec> matrices;
   std::vector<VectorSpec> vectors;
   std::vector<TableSpec> tables;
   std::vector<IndexTableSpec> index_tables;
+  std::vector<RowTableSpec> row_tables;
+  std::vector<KnownIntegersSpec> integers;
   std::vector<ExpertLayerSpec> expert_layers;
 };
 
@@ -142,6 +163,7 @@ struct ModelWeights {
   std::vector<std::span<const float>> vectors;
   std::vector<EmbeddingTable> tables;
   std::vector<IndexTable> index_tables;
+  std::vector<RowTable> row_tables;
   ExpertBank bank;
   double bank_seconds = 0;                 // from its allocation until it was filled
   std::vector<HostBuffer> storage;         // owns matrices, vectors, copied tables
@@ -155,6 +177,7 @@ struct ModelWeights {
   std::span<const float> operator[](VectorId id) const { return vectors[static_cast<size_t>(id.index)]; }
   const EmbeddingTable& operator[](TableId id) const { return tables[static_cast<size_t>(id.index)]; }
   const IndexTable& operator[](IndexTableId id) const { return index_tables[static_cast<size_t>(id.index)]; }
+  const RowTable& operator[](RowTableId id) const { return row_tables[static_cast<size_t>(id.index)]; }
 };
 
 // How far loading is. Stages follow one another; within one done_bytes does not go back and ends at total_bytes.

@@ -33,7 +33,9 @@ std::string memory_plan_text(const MemoryPlan& plan, const EngineConfig& config)
   std::string text = fmt::format("{:<28} {:>12}  {}\n", "pool", "MiB", "where");
   for (const MemoryPool& pool : plan.pools) {
     text += fmt::format("{:<28} {:>12.2f}  {}\n", pool.name, static_cast<double>(pool.bytes) / kMiB,
-                        pool.on_device ? "device" : "host");
+                        pool.on_disk     ? "disk"
+                        : pool.on_device ? "device"
+                                         : "host");
   }
   text += fmt::format("device {:.2f} MiB, host {:.2f} MiB; {} slots ({} to {} possible), batch {}, context {}\n",
                       static_cast<double>(plan.device_bytes) / kMiB, static_cast<double>(plan.host_bytes) / kMiB,

@@ -14,6 +14,8 @@ void Backend::add(const AddSpec&) { FT_CHECK(kDeviceHasIt); }
 void Backend::delta_net(const DeltaNetSpec&) { FT_CHECK(kDeviceHasIt); }
 void Backend::streams_read(const StreamsSpec&, Slot) { FT_CHECK(kDeviceHasIt); }
 void Backend::streams_write(const StreamsSpec&, Slot) { FT_CHECK(kDeviceHasIt); }
+void Backend::embed_ngrams(const NgramEmbedSpec&) { FT_CHECK(kDeviceHasIt); }
+void Backend::add_ngrams(const NgramAddSpec&) { FT_CHECK(kDeviceHasIt); }
 void Backend::compressed_attention(const CompressedAttentionSpec&) { FT_CHECK(kDeviceHasIt); }
 void Backend::grouped_linear(Slot, MatrixId, int, Slot) { FT_CHECK(kDeviceHasIt); }
 

@@ -22,6 +22,8 @@
 
 namespace ft {
 
+class NgramHash;
+
 // Activation buffers, (tokens, width of the slot). The family says how wide each is: Family::width. An operation works
 // on as many columns as its weights have, or as it says; rows of a slot are as far apart as the slot is wide.
 enum class Slot : uint8_t {
@@ -40,17 +42,23 @@ enum class Slot : uint8_t {
   kDeltaDecay,
   kBlockInput,     // what a block reads where that is not the residual stream
   kStreamLogits,   // of mixed residual streams: products of a site, then the sum of squares
-  kStreamFactors,  // read, write and mix of the site at work
-  kLowQuery,       // of compressed attention: queries before they are expanded
-  kLowOutput,      // outputs of the heads' groups
-  kEntryValue,     // what entries are made of
+  kStreamFactors,  // read, write and mix of the site at work; of gated streams what it writes with
+  kStreamNormed,   // of gated streams: each normed by itself
+  kStreamGate,
+  kStreamLow,   // their low-rank bottleneck
+  kNgram,       // rows of an n-gram table, side by side
+  kNgramKey,    // of n-grams, for every stream
+  kNgramValue,  // for all of them
+  kLowQuery,    // of compressed attention: queries before they are expanded
+  kLowOutput,   // outputs of the heads' groups
+  kEntryValue,  // what entries are made of
   kEntryLogit,
   kIndexQuery,  // of its indexer
   kIndexWeight,
   kIndexValue,
   kIndexLogit,
 };
-inline constexpr int kSlotCount = 24;
+inline constexpr int kSlotCount = 30;
 
 // rmsnorm of kernels/ops/rows.h. Families whose checkpoints hold offsets from 1 load their weights with 1 added.
 struct Norm {
@@ -79,6 +87,15 @@ struct GluSpec {
   int64_t width = 0;
 };
 
+// Which blocks of tokens a query attends to: those whose index entries fit best, and the tokens after the last whole
+// block. Reads kIndexQuery: index_heads queries and then the token's index row, whose mean over a block's tokens,
+// normed and rotated at the first one's position, is the block's entry. With no more than index_top_k whole blocks all
+// tokens are attended to. ModelGeometry::compressed has the shape.
+struct BlockIndexSpec {
+  int layer = -1;                   // index among layers with compressed attention; -1: there is none
+  VectorId query_norm, entry_norm;  // (index_dim)
+};
+
 // Grouped-query attention over the sequence's cached keys and values.
 struct AttentionSpec {
   int kv_layer = 0;  // index among layers that have a KV cache
@@ -95,6 +112,7 @@ struct AttentionSpec {
   float norm_eps = 0;
   int rope = 0;    // which of the family's rotation tables
   VectorId sinks;  // (heads) a logit a head in the softmax's denominator; index -1: none
+  BlockIndexSpec index;
 };
 
 // Gated delta net (linear attention with a state per sequence). Reads kDeltaMixed (all query heads, all key heads, all
@@ -110,16 +128,55 @@ struct DeltaNetSpec {
   GateKind gate = GateKind::kSilu;
 };
 
-// A site of mixed residual streams (kernels/ops/streams.h): kResidual holds all streams of a token.
+enum class StreamsKind : uint8_t {
+  kMixed,  // one weight a stream; writing mixes the old streams
+  kGated,  // streams are normed; a gate for each value of each, by a low-rank product; writing leaves the old ones
+};
+
+// A site of residual streams (kernels/ops/streams.h): kResidual holds all streams of a token. Of gated ones, with n the
+// streams, each normed by itself, side by side: gate = sigmoid(up . silu(down . n / streams)), read is the mean over
+// streams of gate * n, and stream s is written to by 2 * sigmoid((write . n)[s] / streams).
 struct StreamsSpec {
+  StreamsKind kind = StreamsKind::kMixed;
   int streams = 0;
+  bool writes = true;  // a site without a block behind it only reads
+  float norm_eps = 0;
+  // kMixed
   int rounds = 0;
   float eps = 0;
+  VectorId fn;     // (stream_logit_count(streams), streams * hidden); of a site that only reads (streams, ...)
+  VectorId scale;  // (3) or (1)
+  VectorId base;   // (stream_logit_count(streams)) or (streams)
+  // kGated
+  VectorId norm;      // (streams * hidden)
+  MatrixId down, up;  // (rank, streams * hidden), (streams * hidden, rank)
+  MatrixId write;     // (streams, streams * hidden); not of a site that only reads
+};
+
+// What a table holds for the n-grams that end at each token, heads side by side, to kNgram. The last tokens are
+// remembered in the recurrent state from state_begin on: ngram_state_floats.
+struct NgramEmbedSpec {
+  RowTableId table;
+  const NgramHash* hash = nullptr;
+  int64_t state_begin = 0;
+};
+constexpr int64_t ngram_state_floats(int ngram_size) { return (ngram_size - 1 + 15) / 16 * 16; }
+
+// What n-grams add to the streams. Reads kNgramKey (streams * hidden) and kNgramValue (hidden); norms are over each
+// stream by itself. gate[s] = stream_gates(normed key[s] . normed stream[s]); u = gate * value for each stream; the
+// streams get u + the causal convolution of normed u over time. The recurrent state has its history from state_begin
+// on: history_floats.
+struct NgramAddSpec {
+  int streams = 0;
+  VectorId key_norm, query_norm, conv_norm;  // (streams * hidden)
   float norm_eps = 0;
-  VectorId fn;         // (stream_logit_count(streams), streams * hidden); of a site that only reads (streams, ...)
-  VectorId scale;      // (3) or (1)
-  VectorId base;       // (stream_logit_count(streams)) or (streams)
-  bool writes = true;  // a site without a block behind it only reads
+  VectorId conv;  // (taps, streams * hidden)
+  int64_t taps = 0, dilation = 0;
+  int64_t state_begin = 0;
+
+  static constexpr int64_t history_floats(int64_t taps, int64_t dilation, int64_t channels) {
+    return ((taps - 1) * dilation * channels + 15) / 16 * 16;
+  }
 };
 
 // Attention to a window and to compressed entries (kernels/ops/compressed.h), one key that is the value too. Reads
@@ -184,7 +241,7 @@ struct Linear {
 
 struct LogitsSpec {
   Slot from{};
-  Norm norm;
+  Norm norm = {};  // weight -1: none
   MatrixId head;
   float softcap = 0;  // c: logits become c * tanh(logits / c); 0: none
 };
@@ -210,10 +267,13 @@ class Backend {
   virtual void norm(Slot from, const Norm& norm, Slot to);  // rows as wide as the norm's weight
   virtual void add(const AddSpec& spec);                    // likewise
   virtual void delta_net(const DeltaNetSpec& spec);
-  // `to` = the weighted sum of the streams; what writes also leaves its factors in kStreamFactors.
+  // `to` = the weighted sum of the streams; what writes also leaves its factors in kStreamFactors. Gated streams also
+  // use kStreamNormed, kStreamLow and kStreamGate.
   virtual void streams_read(const StreamsSpec& spec, Slot to);
-  // Every stream = its write factor times `from` + the mix of the old streams.
+  // Every stream = its write factor times `from` + the mix of the old streams, or the old one.
   virtual void streams_write(const StreamsSpec& spec, Slot from);
+  virtual void embed_ngrams(const NgramEmbedSpec& spec);
+  virtual void add_ngrams(const NgramAddSpec& spec);  // leaves nothing in kNgramKey, kStreamNormed, kStreamFactors
   virtual void compressed_attention(const CompressedAttentionSpec& spec);
   // The matrix's rows in `groups` equal parts, `from`'s columns likewise: part g of `to` is part g of the matrix times
   // part g of `from`. REQUIRES a multiple of kRowsPerTile rows a group.

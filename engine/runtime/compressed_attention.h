@@ -16,7 +16,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/compressed_cache.h"
+#include "engine/runtime/entry_choice.h"
 #include "kernels/ops/compressed.h"
 
 namespace ft {
@@ -49,7 +49,7 @@ class CompressedAttention {
   // Allocates nothing for a model without such layers.
   CompressedAttention(const BackendParts& parts, Math math) : parts_(parts), math_(std::move(math)) {
     const std::vector<CompressedLayer>& layers = parts.family.geometry().compressed;
-    if (layers.empty()) return;
+    if (layers.empty() || layers.front().blocks) return;
     cache_ = CompressedCache<Element>(layers, parts.sequences, parts.max_context, &parts.pool);
     group_ = std::min<int64_t>(parts.pool.threads(), parts.max_tokens);
     int64_t dim = 0, attended = 0, indexed = 0, slots = 0;
@@ -61,8 +61,7 @@ class CompressedAttention {
     }
     fresh_ = RowBuffer<Element>(parts.max_tokens, dim, &parts.pool);
     gathered_ = RowBuffer<Element>(group_, attended, &parts.pool);
-    scores_ = RowBuffer<float>(group_, indexed, &parts.pool);
-    order_ = RowBuffer<uint64_t>(group_, indexed, &parts.pool);
+    choice_ = EntryChoice(group_, indexed, &parts.pool);
     entry_ = RowBuffer<float>(parts.pool.threads(), dim);
     slot_rows_ = RowBuffer<const float*>(parts.pool.threads(), 3 * slots);
     run_of_.resize(static_cast<size_t>(parts.max_tokens));
@@ -101,7 +100,7 @@ class CompressedAttention {
   }
 
  private:
-  static constexpr int64_t kBlock = 64;  // entries or rows of one task
+  static constexpr int64_t kBlock = 64;  // rows of one task
 
   const StepTokens::Run& run_of(int64_t token) const {
     return tokens_->runs[static_cast<size_t>(run_of_[static_cast<size_t>(token)])];
@@ -229,39 +228,21 @@ class CompressedAttention {
     for (int64_t i = 0; i < dim; ++i) to[i] = math_.store(x[i]);
   }
 
+  // Of the token at a place of the group.
+  int64_t competing(int64_t token) const { return chooses(token) ? visible_entries(token) : 0; }
   void score(int64_t first, int64_t count, int worker, int workers) {
-    const int64_t blocks = (longest_ / layer_->ratio + kBlock - 1) / kBlock;
-    const Range part = split_range(count * blocks, worker, workers);
-    for (int64_t task = part.begin; task < part.end; ++task) {
-      const int64_t place = task / blocks, token = first + place, begin = task % blocks * kBlock;
-      const int64_t end = std::min(begin + kBlock, visible_entries(token));
-      if (!chooses(token) || begin >= end) continue;
-      math_.score((*buffers_)[Slot::kIndexQuery].row(token), (*buffers_)[Slot::kIndexWeight].row(token),
-                  layer_->index_heads, layer_->index_dim,
-                  cache_.index_entry(spec_->layer, run_of(token).sequence, begin), end - begin,
-                  scores_.row(place) + begin);
-    }
+    choice_.score(
+        count, longest_ / layer_->ratio, worker, workers, [&](int64_t place) { return competing(first + place); },
+        [&](int64_t place, int64_t begin, int64_t end, float* to) {
+          const int64_t token = first + place;
+          math_.score((*buffers_)[Slot::kIndexQuery].row(token), (*buffers_)[Slot::kIndexWeight].row(token),
+                      layer_->index_heads, layer_->index_dim,
+                      cache_.index_entry(spec_->layer, run_of(token).sequence, begin), end - begin, to);
+        });
   }
-
-  // Grows with what comes later in the order: smaller scores, then higher entries; NaN is the smallest score.
-  static uint64_t rank(float score, int64_t entry) {
-    const auto bits = std::bit_cast<uint32_t>(score == 0 ? 0.0f : score);
-    const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-    return (uint64_t{std::isnan(score) ? ~0u : ~ascending} << 32) | static_cast<uint64_t>(entry);
-  }
-
-  // The best entries of each token, in order of entries, in the low halves of its row of order_.
   void choose(int64_t first, int64_t count, int worker, int workers) {
-    const Range part = split_range(count, worker, workers);
-    for (int64_t place = part.begin; place < part.end; ++place) {
-      if (!chooses(first + place)) continue;
-      uint64_t* order = order_.row(place);
-      const int64_t visible = visible_entries(first + place), kept = layer_->index_top_k;
-      for (int64_t entry = 0; entry < visible; ++entry) order[entry] = rank(scores_.row(place)[entry], entry);
-      std::nth_element(order, order + kept, order + visible);
-      for (int64_t i = 0; i < kept; ++i) order[i] &= 0xffffffffu;
-      std::sort(order, order + kept);
-    }
+    choice_.choose(count, layer_->index_top_k, worker, workers,
+                   [&](int64_t place) { return competing(first + place); });
   }
 
   void gather(int64_t first, int64_t count, int worker, int workers) {
@@ -284,7 +265,7 @@ class CompressedAttention {
     return t >= begin ? fresh_.row(run.first + t - begin) : cache_.row(spec_->layer, run.sequence, t);
   }
   const Element* attended_entry(int64_t token, int64_t place, int64_t index) {
-    const int64_t entry = chooses(token) ? static_cast<int64_t>(order_.row(place)[index]) : index;
+    const int64_t entry = chooses(token) ? choice_.chosen(place, index) : index;
     return cache_.entry(spec_->layer, run_of(token).sequence, entry);
   }
 
@@ -337,8 +318,7 @@ class CompressedAttention {
   int64_t group_ = 0;                  // tokens that attend at a time
   RowBuffer<Element> fresh_;           // (max_tokens) rows of the step
   RowBuffer<Element> gathered_;        // (group) rows of a token
-  RowBuffer<float> scores_;            // (group) of entries
-  RowBuffer<uint64_t> order_;          // (group) entries by score
+  EntryChoice choice_;                 // (group)
   RowBuffer<float> entry_;             // (threads) the entry at work
   RowBuffer<const float*> slot_rows_;  // (threads) values, logits and biases of the entry at work
   std::vector<int32_t> run_of_;        // (max_tokens)

@@ -29,6 +29,8 @@ class MoeSites final : public Backend {
   void delta_net(const DeltaNetSpec&) override {}
   void streams_read(const StreamsSpec&, Slot) override {}
   void streams_write(const StreamsSpec&, Slot) override {}
+  void embed_ngrams(const NgramEmbedSpec&) override {}
+  void add_ngrams(const NgramAddSpec&) override {}
   void compressed_attention(const CompressedAttentionSpec&) override {}
   void grouped_linear(Slot, MatrixId, int, Slot) override {}
   std::vector<MoeSpec> sites;

@@ -15,6 +15,13 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
   return cols;
 }
 
+// Keys and values of the tokens that one token attends to.
+int64_t gathered_width(const BackendParts& parts, int64_t attended) {
+  int64_t widest = 0;
+  for (const KvLayer& layer : parts.family.geometry().kv) widest = std::max(widest, layer.elements());
+  return attended * widest;
+}
+
 KvShape kv_shape(const BackendParts& parts) {
   const ModelGeometry& geometry = parts.family.geometry();
   return {geometry.kv, parts.sequences, parts.max_context, parts.max_tokens};
@@ -46,6 +53,8 @@ HostBackend::HostBackend(const BackendParts& parts, const KernelTable& kernels, 
       kv_(kv_shape(parts), &parts.pool),
       states_(parts.family.geometry().state_floats, parts.sequences, &parts.pool),
       compressed_(parts, {kernels, parts.family.geometry().max_head_dim()}),
+      index_(parts, {kernels, parts.family.geometry()}),
+      gathered_(index_.group(), gathered_width(parts, index_.attended()), &parts.pool),
       grouped_(parts.family.geometry().output_groups * parts.max_tokens,
                activation_words(parts.family.geometry().output_group_width)),
       marks_(parts.pool.threads()),
@@ -103,6 +112,7 @@ void HostBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   FT_CHECK(other != nullptr);
   kv_.copy_sequence(sequence, other->kv_, from_sequence, length);
   compressed_.copy_sequence(sequence, other->compressed_, from_sequence, length);
+  index_.copy_sequence(sequence, other->index_, from_sequence, length);
   states_.copy_sequence(sequence, other->states_, from_sequence);
 }
 
@@ -240,15 +250,19 @@ void HostBackend::add_product(Slot into) {
 }
 
 void HostBackend::logits(const LogitsSpec& spec) {
-  const std::span<const float> w = parts_.weights[spec.norm.weight];
-  const auto cols = static_cast<int64_t>(w.size());
+  const int64_t cols = head_input_.width();
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   if (rows == 0) return;
   const RowBuffer<float>& source = buffers_[spec.from];
   for_rows(rows, cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* x = source.row(tokens_->logits_tokens[static_cast<size_t>(row)]);
-      kernels_.rmsnorm({x, cols, head_input_.row(row), cols, 1, cols, w.data(), spec.norm.eps});
+      if (spec.norm.weight.index < 0) {
+        std::copy_n(x, cols, head_input_.row(row));
+      } else {
+        kernels_.rmsnorm(
+            {x, cols, head_input_.row(row), cols, 1, cols, parts_.weights[spec.norm.weight].data(), spec.norm.eps});
+      }
     }
   });
   pack(head_input_, rows, cols);

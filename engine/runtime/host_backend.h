@@ -12,6 +12,7 @@
 #include "engine/experts/predicted_experts.h"
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/backend_parts.h"
+#include "engine/runtime/host_blocks.h"
 #include "engine/runtime/host_compressed.h"
 #include "engine/runtime/kv_cache.h"
 #include "engine/runtime/moe_layer.h"
@@ -51,6 +52,8 @@ class HostBackend final : public ServeBackend {
   void add(const AddSpec& spec) override;
   void streams_read(const StreamsSpec& spec, Slot to) override;
   void streams_write(const StreamsSpec& spec, Slot from) override;
+  void embed_ngrams(const NgramEmbedSpec& spec) override;
+  void add_ngrams(const NgramAddSpec& spec) override;
   void compressed_attention(const CompressedAttentionSpec& spec) override;
   void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
 
@@ -90,13 +93,28 @@ class HostBackend final : public ServeBackend {
   const RowBuffer<float>& pack_rows(const MoeSpec& spec, const Norm& norm);
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
-  void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last);
+  // Cached keys and values that follow each other: those of the sequence, or those that were gathered.
+  struct KvRows {
+    const bf16 *keys = nullptr, *values = nullptr;
+    int64_t begin = 0, length = 0, ring = 0;
+  };
+  KvRows rows_in_cache(const AttentionSpec& spec, int64_t token, int64_t kv_head) const;
+  KvRows gathered_rows(const AttentionSpec& spec, int64_t token, int64_t place, int64_t kv_head) const;
+  void attend(const AttentionSpec& spec, int64_t token, int64_t first, int64_t last, const KvRows& rows);
+  void attend_part(const AttentionSpec& spec, int64_t first_token, Range part, bool blocks);
+  void attend_to_blocks(const AttentionSpec& spec, int worker, int workers);
+  void gather(const AttentionSpec& spec, int64_t first, int64_t count, int worker, int workers);
   void convolve_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
   void apply_delta_rule(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head, int64_t column);
   void finish_delta_head(const DeltaNetSpec& spec, int64_t token, int64_t head);
   void run_shared_expert(const MoeSpec& spec, const RowBuffer<float>& x);
   void stream_products(const StreamsSpec& spec, int64_t count, int worker, int workers);
   void stream_factors(const StreamsSpec& spec, int64_t token);
+  void norm_streams(const float* x, VectorId weight, int streams, float eps, float* y);
+  void read_gated(const StreamsSpec& spec, int64_t token, int64_t column, int64_t cols, float* out);
+  void read_gated_streams(const StreamsSpec& spec, Slot to);
+  void gate_ngrams(const NgramAddSpec& spec, int64_t token);
+  void convolve_ngrams(const NgramAddSpec& spec, const StepTokens::Run& run, int64_t channel);
   void write_streams(const StreamsSpec& spec, Slot from, int64_t token, int64_t column, int64_t cols);
 
   BackendParts parts_;
@@ -119,6 +137,8 @@ class HostBackend final : public ServeBackend {
   KvCache<bf16> kv_;
   StateCache states_;
   CompressedAttention<HostCompressedMath> compressed_;
+  BlockIndex<HostBlockMath> index_;
+  RowBuffer<bf16> gathered_;     // (tokens that choose blocks at a time) keys and values of theirs
   RowBuffer<uint32_t> grouped_;  // (groups * max_tokens) activations of a grouped product
   WorkerMarks marks_;
   ExpertSlots slots_;

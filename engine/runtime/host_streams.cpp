@@ -1,4 +1,4 @@
-// Mixed residual streams and grouped products on the host device.
+// Residual streams and grouped products on the host device.
 #include <algorithm>
 #include <array>
 
@@ -52,6 +52,10 @@ void HostBackend::stream_factors(const StreamsSpec& spec, int64_t token) {
 }
 
 void HostBackend::streams_read(const StreamsSpec& spec, Slot to) {
+  if (spec.kind == StreamsKind::kGated) {
+    read_gated_streams(spec, to);
+    return;
+  }
   const RowBuffer<float>&streams = buffers_[Slot::kResidual], &out = buffers_[to];
   const int64_t rows = tokens_->count(), width = streams.width() / spec.streams;
   const int64_t chunks = (width + kColumns - 1) / kColumns;
@@ -73,15 +77,25 @@ void HostBackend::streams_read(const StreamsSpec& spec, Slot to) {
   });
 }
 
-// Some columns of all streams of a token; `from` and then the old streams in order.
+// Some columns of all streams of a token: `from` and then the old streams in order, or the old stream and then `from`.
 void HostBackend::write_streams(const StreamsSpec& spec, Slot from, int64_t token, int64_t column, int64_t cols) {
   const int64_t count = spec.streams, width = buffers_[Slot::kResidual].width() / count;
   float* streams = buffers_[Slot::kResidual].row(token) + column;
-  const float* write = buffers_[Slot::kStreamFactors].row(token) + count;
+  const float* factors = buffers_[Slot::kStreamFactors].row(token);
+  std::array<float, kMaxStreams * kColumns> fresh;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
+  if (spec.kind == StreamsKind::kGated) {
+    for (int64_t q = 0; q < count; ++q) {
+      const std::array<const float*, 2> y{streams + q * width, buffers_[from].row(token) + column};
+      const std::array<float, 2> weights{1.0f, factors[q]};
+      kernels_.merge({y.data(), weights.data(), 2, cols, fresh.data()});
+      std::copy_n(fresh.data(), cols, streams + q * width);
+    }
+    return;
+  }
+  const float* write = factors + count;
   const float* mix = write + count;
   std::array<const float*, kMaxStreams + 1> y{buffers_[from].row(token) + column};
   for (int64_t p = 0; p < count; ++p) y[static_cast<size_t>(p + 1)] = streams + p * width;
-  std::array<float, kMaxStreams * kColumns> fresh;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
   for (int64_t q = 0; q < count; ++q) {
     std::array<float, kMaxStreams + 1> weights{write[q]};
     std::copy_n(mix + q * count, count, weights.begin() + 1);

@@ -33,26 +33,25 @@ void ReferenceBackend::prepare_head(const AttentionSpec& spec, int64_t token, in
   const VectorId norm = query ? spec.q_norm : spec.k_norm;
   if (norm.index >= 0) rmsnorm_row(x, parts_.weights[norm].data(), spec.norm_eps, spec.head_dim, x);
   const RopeTable& rope = ropes_[static_cast<size_t>(spec.rope)];
-  const float* cos = rope.cos.data() + tokens_->position[index] * rope.half;
-  const float* sin = rope.sin.data() + tokens_->position[index] * rope.half;
-  for (int64_t j = 0; j < rope.half; ++j) {
-    const float a = x[j], b = x[j + rope.half];
-    x[j] = a * cos[j] - b * sin[j];
-    x[j + rope.half] = b * cos[j] + a * sin[j];
-  }
+  const int64_t row = tokens_->position[index] * rope.half;
+  rotate_halves(x, rope.cos.data() + row, rope.sin.data() + row, rope.half);
   if (query) return;
   kv_.append(spec.kv_layer, tokens_->sequence[index], tokens_->position[index], head, x, value);
 }
 
-void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores) {
+// place: of a token that chooses blocks in its group; otherwise -1.
+void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t head, int64_t place, double* scores) {
   const auto index = static_cast<size_t>(token);
   const int64_t kv_head = head / (spec.heads / spec.kv_heads);
   const float* q = buffers_[spec.gated ? Slot::kAttention : Slot::kQuery].row(token) + head * spec.head_dim;
   const float* keys = kv_.keys(spec.kv_layer, tokens_->sequence[index], kv_head);
   const float* values = kv_.values(spec.kv_layer, tokens_->sequence[index], kv_head);
   const int64_t stride = kv_.stride(spec.kv_layer), ring = kv_.ring(spec.kv_layer);
-  const auto row_of = [&](int64_t position) { return (ring > 0 ? position % ring : position) * stride; };
-  const int64_t length = tokens_->position[index] + 1;
+  const auto row_of = [&](int64_t t) {
+    const int64_t position = place >= 0 ? index_.attended_position(token, place, t) : t;
+    return (ring > 0 ? position % ring : position) * stride;
+  };
+  const int64_t length = place >= 0 ? index_.count(token) : tokens_->position[index] + 1;
   const int64_t begin = spec.window > 0 ? std::max<int64_t>(0, length - spec.window) : 0;
   double largest = -HUGE_VAL, sum = 0;
   for (int64_t t = begin; t < length; ++t) {
@@ -78,12 +77,43 @@ void ReferenceBackend::attend(const AttentionSpec& spec, int64_t token, int64_t 
   for (int64_t d = 0; d < spec.head_dim; ++d) out[d] = gated_value(GateKind::kSigmoid, out[d], gate[d]);
 }
 
+// Tokens in groups of as many as there are threads: those that choose find their blocks first.
+void ReferenceBackend::attend_to_blocks(const AttentionSpec& spec) {
+  index_.start(spec, *tokens_, buffers_, ropes_[static_cast<size_t>(spec.rope)]);
+  parts_.pool.run([&](int worker, int workers) {
+    const int64_t heads = index_.heads();
+    const Range prepared = split_range(tokens_->count() * heads, worker, workers);
+    for (int64_t task = prepared.begin; task < prepared.end; ++task) index_.prepare_query(task / heads, task % heads);
+    parts_.pool.barrier();
+    index_.close(worker, workers);
+    for (int64_t first = 0; first < tokens_->count(); first += index_.group()) {
+      parts_.pool.barrier();
+      const int64_t count = std::min(index_.group(), tokens_->count() - first);
+      index_.score(first, count, worker, workers);
+      parts_.pool.barrier();
+      index_.choose(first, count, worker, workers);
+      parts_.pool.barrier();
+      const Range part = split_range(count * spec.heads, worker, workers);
+      for (int64_t task = part.begin; task < part.end; ++task) {
+        const int64_t place = task / spec.heads, token = first + place;
+        attend(spec, token, task % spec.heads, index_.chooses(token) ? place : -1, scores_.row(worker));
+      }
+    }
+    parts_.pool.barrier();
+    index_.keep(worker, workers);
+  });
+}
+
 void ReferenceBackend::attention(const AttentionSpec& spec) {
   const int64_t units = spec.heads + spec.kv_heads;
   split(parts_.pool, tokens_->count() * units,
         [&](int64_t task, int) { prepare_head(spec, task / units, task % units); });
+  if (spec.index.layer >= 0) {
+    attend_to_blocks(spec);
+    return;
+  }
   split(parts_.pool, tokens_->count() * spec.heads,
-        [&](int64_t task, int worker) { attend(spec, task / spec.heads, task % spec.heads, scores_.row(worker)); });
+        [&](int64_t task, int worker) { attend(spec, task / spec.heads, task % spec.heads, -1, scores_.row(worker)); });
 }
 
 }  // namespace ft

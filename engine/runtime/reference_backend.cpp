@@ -22,6 +22,7 @@ int64_t widest_input(const BackendParts& parts) {
 ReferenceCompressedMath compressed_math(const BackendParts& parts) {
   int64_t attended = 0;
   for (const CompressedLayer& layer : parts.family.geometry().compressed) {
+    if (layer.blocks) continue;
     attended = std::max(attended, layer.attended(parts.max_context));
   }
   if (attended == 0) return {};
@@ -44,6 +45,7 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       kv_({parts.family.geometry().kv, parts.sequences, parts.max_context, parts.max_tokens}),
       states_(parts.family.geometry().state_floats, parts.sequences),
       compressed_(parts, compressed_math(parts)),
+      index_(parts, {}),
       top_k_(parts.family.geometry().expert.top_k),
       pairs_(parts.family.geometry().expert.experts, top_k_, parts.max_tokens),
       ids_(static_cast<size_t>(parts.max_tokens * top_k_)),
@@ -129,11 +131,15 @@ void ReferenceBackend::glu(const GluSpec& spec) {
 }
 
 void ReferenceBackend::logits(const LogitsSpec& spec) {
-  const std::span<const float> w = parts_.weights[spec.norm.weight];
+  const int64_t cols = head_input_.width();
   const auto rows = static_cast<int64_t>(tokens_->logits_tokens.size());
   for (int64_t row = 0; row < rows; ++row) {
-    rmsnorm_row(buffers_[spec.from].row(tokens_->logits_tokens[static_cast<size_t>(row)]), w.data(), spec.norm.eps,
-                static_cast<int64_t>(w.size()), head_input_.row(row));
+    const float* x = buffers_[spec.from].row(tokens_->logits_tokens[static_cast<size_t>(row)]);
+    if (spec.norm.weight.index < 0) {
+      std::copy_n(x, cols, head_input_.row(row));
+    } else {
+      rmsnorm_row(x, parts_.weights[spec.norm.weight].data(), spec.norm.eps, cols, head_input_.row(row));
+    }
   }
   multiply(parts_.weights[spec.head], head_input_, rows, logits_);
   if (spec.softcap == 0) return;

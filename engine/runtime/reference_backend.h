@@ -13,6 +13,7 @@
 #include "engine/runtime/backend_parts.h"
 #include "engine/runtime/expert_pairs.h"
 #include "engine/runtime/kv_cache.h"
+#include "engine/runtime/reference_blocks.h"
 #include "engine/runtime/reference_compressed.h"
 #include "engine/runtime/state_cache.h"
 
@@ -40,6 +41,8 @@ class ReferenceBackend final : public StepBackend {
   void add(const AddSpec& spec) override;
   void streams_read(const StreamsSpec& spec, Slot to) override;
   void streams_write(const StreamsSpec& spec, Slot from) override;
+  void embed_ngrams(const NgramEmbedSpec& spec) override;
+  void add_ngrams(const NgramAddSpec& spec) override;
   void compressed_attention(const CompressedAttentionSpec& spec) override;
   void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
 
@@ -53,11 +56,17 @@ class ReferenceBackend final : public StepBackend {
   }
   void prepare_head(const AttentionSpec& spec, int64_t token, int64_t unit);
   const float* prepare_value(const AttentionSpec& spec, int64_t token, int64_t head);
-  void attend(const AttentionSpec& spec, int64_t token, int64_t head, double* scores);
+  void attend(const AttentionSpec& spec, int64_t token, int64_t head, int64_t place, double* scores);
+  void attend_to_blocks(const AttentionSpec& spec);
   void convolve(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t channel);
   void run_delta_head(const DeltaNetSpec& spec, const StepTokens::Run& run, int64_t head);
   void run_shared_expert(const SharedExpert& shared, const Glu& glu, const RowBuffer<float>& x);
   void stream_factors(const StreamsSpec& spec, int64_t token);
+  void norm_streams(const float* x, VectorId weight, int streams, float eps, float* y);
+  void read_gated_streams(const StreamsSpec& spec, Slot to);
+  void write_gated_streams(const StreamsSpec& spec, Slot from);
+  void gate_ngrams(const NgramAddSpec& spec, int64_t token);
+  void convolve_ngrams(const NgramAddSpec& spec, const StepTokens::Run& run, int64_t channel);
   void route(const RouterSpec& router, int64_t token);
   void route_by_score(const RouterSpec& router, int64_t token);
   void gate_up_row(const ExpertLayout& layout, int expert, int64_t row, const RowBuffer<float>& x, int worker);
@@ -74,6 +83,7 @@ class ReferenceBackend final : public StepBackend {
   KvCache<float> kv_;
   StateCache states_;
   CompressedAttention<ReferenceCompressedMath> compressed_;
+  BlockIndex<ReferenceBlockMath> index_;
   int top_k_ = 0;
   ExpertPairs pairs_;
   std::vector<int32_t> ids_;              // (max_tokens, top_k)

@@ -49,6 +49,15 @@ inline float gated_value(GateKind kind, float x, float g) {
   return x * (kind == GateKind::kSilu ? g : 1.0f) / (1.0f + std::exp(-g));
 }
 
+// Half-split rotation of the first 2 * half dimensions.
+inline void rotate_halves(float* x, const float* cos, const float* sin, int64_t half) {
+  for (int64_t j = 0; j < half; ++j) {
+    const float a = x[j], b = x[j + half];
+    x[j] = a * cos[j] - b * sin[j];
+    x[j + half] = b * cos[j] + a * sin[j];
+  }
+}
+
 inline void decode(const PackedMatrix& matrix, int64_t row, float* out) {
   format_info(matrix.layout.format).decode_row(matrix.layout, matrix.data, row, out);
   for (int64_t i = 0; i < matrix.layout.cols; ++i) out[i] *= matrix.global;

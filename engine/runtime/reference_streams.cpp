@@ -1,4 +1,4 @@
-// Mixed residual streams and grouped products in reference numerics.
+// Residual streams and grouped products in reference numerics.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -73,6 +73,10 @@ void ReferenceBackend::stream_factors(const StreamsSpec& spec, int64_t token) {
 
 void ReferenceBackend::streams_read(const StreamsSpec& spec, Slot to) {
   FT_CHECK(spec.streams <= kMaxStreams);
+  if (spec.kind == StreamsKind::kGated) {
+    read_gated_streams(spec, to);
+    return;
+  }
   split(parts_.pool, tokens_->count(), [&](int64_t token, int) {
     stream_factors(spec, token);
     const float* read = buffers_[Slot::kStreamFactors].row(token);
@@ -89,6 +93,10 @@ void ReferenceBackend::streams_read(const StreamsSpec& spec, Slot to) {
 }
 
 void ReferenceBackend::streams_write(const StreamsSpec& spec, Slot from) {
+  if (spec.kind == StreamsKind::kGated) {
+    write_gated_streams(spec, from);
+    return;
+  }
   const int64_t count = spec.streams, width = buffers_[Slot::kResidual].width() / count;
   split(parts_.pool, tokens_->count(), [&](int64_t token, int) {
     const float* write = buffers_[Slot::kStreamFactors].row(token) + count;

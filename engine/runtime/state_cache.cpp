@@ -6,10 +6,10 @@
 
 namespace ft {
 
-float* StateCache::layer(int sequence, int state_layer, int64_t layer_floats) {
+float* StateCache::part(int sequence, int64_t begin, int64_t floats) {
   FT_CHECK(sequence >= 0 && sequence < sequences_);
-  FT_CHECK(state_layer >= 0 && (state_layer + 1) * layer_floats <= floats_);
-  return memory_.as<float>() + sequence * floats_ + state_layer * layer_floats;
+  FT_CHECK(begin >= 0 && begin + floats <= floats_);
+  return memory_.as<float>() + sequence * floats_ + begin;
 }
 
 void StateCache::copy_sequence(int sequence, const StateCache& from, int from_sequence) {

@@ -17,7 +17,10 @@ class StateCache {
       : floats_(floats), sequences_(sequences), memory_(floats * sequences * int64_t{sizeof(float)}, pool) {}
 
   // The part of a layer. REQUIRES layers of layer_floats each.
-  float* layer(int sequence, int state_layer, int64_t layer_floats);
+  float* layer(int sequence, int state_layer, int64_t layer_floats) {
+    return part(sequence, state_layer * layer_floats, layer_floats);
+  }
+  float* part(int sequence, int64_t begin, int64_t floats);
   // All of it: a state has no positions, so it is the one after everything that was fed.
   void copy_sequence(int sequence, const StateCache& from, int from_sequence);
 

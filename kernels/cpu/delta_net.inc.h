@@ -13,21 +13,29 @@ namespace ft::FT_ISA_NAMESPACE {
 // 0 - x has the other sign than -x for a zero only, and exp gives 1 for both.
 static inline F32x16 one_plus_exp_of_minus(F32x16 x) { return add(broadcast(1.0f), exp(sub(zero(), x))); }
 
-// The n <= 16 channels from c on, over all tokens: their inputs stay in registers or in the nearest cache.
+// The n <= 16 channels from c on, over all tokens: their inputs stay in registers or in the nearest cache. Tokens as
+// many apart as the dilation are a convolution of their own; a phase is the first of them.
 static inline void convolve(const CausalConvArgs& args, int64_t c, int n) {
-  const int64_t before = args.taps - 1;
-  F32x16 inputs[kMaxConvTaps], w[kMaxConvTaps];
-  for (int64_t j = 0; j < before; ++j) inputs[j] = load_n(args.history + j * args.history_stride + c, n);
+  const int64_t before = args.taps - 1, dilation = args.dilation;
+  F32x16 old[(kMaxConvTaps - 1) * kMaxConvDilation], w[kMaxConvTaps];
+  for (int64_t i = 0; i < before * dilation; ++i) old[i] = load_n(args.history + i * args.history_stride + c, n);
   for (int64_t j = 0; j < args.taps; ++j) w[j] = load_n(args.w + j * args.w_stride + c, n);
-  for (int64_t t = 0; t < args.tokens; ++t) {
-    float* x = args.x + t * args.x_stride + c;
-    inputs[before] = load_n(x, n);
-    F32x16 y = zero();
-    for (int64_t j = 0; j < args.taps; ++j) y = fma(w[j], inputs[j], y);
-    store_n(x, div(y, one_plus_exp_of_minus(y)), n);
-    for (int64_t j = 0; j < before; ++j) inputs[j] = inputs[j + 1];
+  for (int64_t phase = 0; phase < dilation; ++phase) {
+    F32x16 inputs[kMaxConvTaps];
+    for (int64_t j = 0; j < before; ++j) inputs[j] = old[phase + j * dilation];
+    int64_t t = phase;
+    for (; t < args.tokens; t += dilation) {
+      float* x = args.x + t * args.x_stride + c;
+      inputs[before] = load_n(x, n);
+      F32x16 y = zero();
+      for (int64_t j = 0; j < args.taps; ++j) y = fma(w[j], inputs[j], y);
+      store_n(x, div(y, one_plus_exp_of_minus(y)), n);
+      for (int64_t j = 0; j < before; ++j) inputs[j] = inputs[j + 1];
+    }
+    // t is the phase's first token that is not here.
+    float* history = args.history + (t - args.tokens) * args.history_stride + c;
+    for (int64_t j = 0; j < before; ++j) store_n(history + j * dilation * args.history_stride, inputs[j], n);
   }
-  for (int64_t j = 0; j < before; ++j) store_n(args.history + j * args.history_stride + c, inputs[j], n);
 }
 
 FT_KERNEL_BODY void causal_conv_body(const CausalConvArgs& args) {

@@ -1,4 +1,4 @@
-// Bodies of mixed residual streams (kernels/ops/streams.h). Include after a vector vocabulary.
+// Bodies of residual streams (kernels/ops/streams.h). Include after a vector vocabulary.
 #pragma once
 
 #include "kernels/cpu/exp.inc.h"
@@ -84,6 +84,36 @@ FT_KERNEL_BODY void stream_factors_body(const StreamFactorsArgs& args) {
   }
 }
 
+FT_KERNEL_BODY void squash_body(const SquashArgs& args) {
+  const F32x16 one = broadcast(1.0f), scale = broadcast(args.scale), factor = broadcast(args.factor);
+  // 0 - g has the other sign than -g for a zero only, and exp gives 1 for both.
+  const auto squashed = [&](F32x16 x) {
+    const F32x16 g = mul(x, scale);
+    return mul(div(args.kind == GateKind::kSilu ? g : one, add(one, exp(sub(zero(), g)))), factor);
+  };
+  for_lanes(
+      args.count, [&](int64_t i) { store(args.x + i, squashed(load(args.x + i))); },
+      [&](int64_t i, int n) { store_n(args.x + i, squashed(load_n(args.x + i, n)), n); });
+}
+
+FT_KERNEL_BODY void stream_gates_body(const StreamGatesArgs& args) {
+  for (int64_t i = 0; i < args.streams; ++i) {
+    const float s = args.x[i] / args.root, size = __builtin_fabsf(s);
+    const float root = __builtin_sqrtf(size < kStreamGateFloor ? kStreamGateFloor : size);  // passes NaN on
+    args.x[i] = s == 0.0f ? 0.0f : s < 0.0f ? root : -root;
+  }
+  exp_in_place(args.x, args.streams);
+  for (int64_t i = 0; i < args.streams; ++i) args.x[i] = 1.0f / (1.0f + args.x[i]);
+}
+
+void squash(const SquashArgs& args) {
+  const FlushScope flush;
+  squash_body(args);
+}
+void stream_gates(const StreamGatesArgs& args) {
+  const FlushScope flush;
+  stream_gates_body(args);
+}
 void dot_rows(const DotRowsArgs& args) {
   const FlushScope flush;
   dot_rows_body(args);

@@ -5,14 +5,15 @@
 // Plain kernels are those of experts without biases whose unit is SiLU's, and of merges that add the routed experts
 // alone; the others look at every option, which is the same for the whole grid.
 //
-// The first blocks of a gate_up launch that fetches copy blobs into slots; then come the items, hits first. Blocks of
-// an item that is on its way wait for its part of the blob.
+// The first blocks of a gate_up launch that fetches copy blobs into slots, the next ones look for the next plan's
+// victims; then come the items, hits first. Blocks of an item that is on its way wait for its part of the blob.
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/expert_items.cuh"
 #include "kernels/cuda/experts_one.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/victims.cuh"
 #include "kernels/ops/activations.h"
 
 namespace ft::cuda {
@@ -41,7 +42,9 @@ struct ExpertWork {
   int64_t out_stride = 0;
   Arrivals arrivals;
   Fetch fetch;
+  VictimSearch search;
   int fetch_rows = 0;  // of the grid: blocks that fetch
+  int first_item_row = 0;
   // Of kernels that are not plain.
   Glu glu;
   int64_t bias_offset = 0;  // of gate's or down's; 0: none
@@ -148,7 +151,12 @@ __global__ __launch_bounds__(kThreads) void item_kernel(const __grid_constant__ 
       fetch_by_warp(work.fetch, block * kTilesPerBlock + threadIdx.y, kFetchBlocks * kTilesPerBlock);
     return;
   }
-  const int index = __ldcg(work.list.begin) + static_cast<int>(blockIdx.y) - work.fetch_rows;
+  if (kGateUp && static_cast<int>(blockIdx.y) < work.first_item_row) {
+    const uint32_t block = (blockIdx.y - work.fetch_rows) * gridDim.x + blockIdx.x;
+    if (block < kSearchBlocks) search_victims_in_block(work.search, static_cast<int>(block));
+    return;
+  }
+  const int index = __ldcg(work.list.begin) + static_cast<int>(blockIdx.y) - work.first_item_row;
   if (index >= __ldcg(work.list.end)) {
     if (!kGateUp) wait_for_previous();
     return;
@@ -221,7 +229,7 @@ template <FormatId kFormat, Part kPart, int kMost>
 void launch_items(const ExpertWork& work, int max_items, StreamHandle stream) {
   const bool plain = work.bias_offset == 0 && (kPart == Part::kDown || work.glu.kind == GluKind::kSilu);
   const dim3 grid(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kTilesPerBlock)),
-                  static_cast<unsigned>(max_items + work.fetch_rows));
+                  static_cast<unsigned>(max_items + work.first_item_row));
   launch(plain ? item_kernel<kFormat, kPart, kMost, true> : item_kernel<kFormat, kPart, kMost, false>, grid,
          dim3(kWarp, kTilesPerBlock), 0, stream, work);
 }
@@ -231,8 +239,11 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
   if (args.max_items == 0) return;
   const TileShape shape = tile_shape(matrix);
   const bool fetches = kPart == Part::kGateUp && args.fetch.here;
-  const int64_t fetch_rows = fetches ? ceil_div(kFetchBlocks, ceil_div(shape.row_tiles, kTilesPerBlock)) : 0;
-  FT_CHECK(args.max_items + fetch_rows <= kMaxGridY);
+  const bool searches = kPart == Part::kGateUp && args.search.to != nullptr;
+  const int64_t blocks_of_row = ceil_div(shape.row_tiles, kTilesPerBlock);
+  const int64_t fetch_rows = fetches ? ceil_div(kFetchBlocks, blocks_of_row) : 0;
+  const int64_t first_item_row = fetch_rows + (searches ? ceil_div(kSearchBlocks, blocks_of_row) : 0);
+  FT_CHECK(args.max_items + first_item_row <= kMaxGridY);
   const ExpertWork work{
       .shape = shape,
       .up_offset = args.layout.up_offset,
@@ -245,7 +256,9 @@ void launch_part(const ExpertArgs& args, const PackedLayout& matrix, const uint3
       .out_stride = args.out_stride,
       .arrivals = args.arrivals,
       .fetch = args.fetch,
+      .search = args.search,
       .fetch_rows = static_cast<int>(fetch_rows),
+      .first_item_row = static_cast<int>(first_item_row),
       .glu = args.layout.glu,
       .bias_offset = kPart == Part::kGateUp ? args.layout.bias_offset : down_bias_offset(args.layout)};
   with_format(matrix.format, [&]<FormatId kFormat>() {

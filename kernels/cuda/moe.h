@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/victims.h"
 
 namespace ft::cuda {
 
@@ -140,6 +141,7 @@ struct PlanArgs {
   int64_t slot_bytes = 0;
   LayerWork work;
   LinkQueue queue;  // words REQUIRED with promotions or prefetches
+  const NextVictims* victims = nullptr;  // top_k of them, for plans of one token; null or older than the table: unused
   StepCounters* counters = nullptr;
   // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.
   MailboxView mailbox;

@@ -16,6 +16,7 @@
 #include "kernels/base/bf16.h"
 #include "kernels/cuda/arrival.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/victims.h"
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
 
@@ -251,6 +252,7 @@ struct ExpertArgs {
   int64_t out_stride = 0;
   Arrivals arrivals;  // counters REQUIRED when an item may have an arrival
   Fetch fetch;
+  VictimSearch search;  // made beside gate_up
 };
 // Items in order: hits first, so that they are computed while the link works. `fetch` is done in this launch: its
 // blocks come before those of all items, so they are resident whoever waits for them.

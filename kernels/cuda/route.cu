@@ -12,7 +12,7 @@
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/plan.cuh"
-#include "kernels/cuda/plan_hits.cuh"
+#include "kernels/cuda/plan_token.cuh"
 #include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/router_tile.cuh"
 
@@ -24,9 +24,8 @@ namespace {
 constexpr int kMaxTokens = 2;
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChoices = 16;
-constexpr int kPerLane = 16;  // experts that a lane ranks where one warp chooses for one token
-constexpr int kWarpExperts = kPerLane * kWarp;
-static_assert(kWarpExperts <= kPlanThreads);
+constexpr int kTokenExperts = 512;  // up to so many, plans of one token are one warp's
+static_assert(kTokenExperts <= kPlanThreads && kMaxChoices <= kMaxNextVictims);
 constexpr int kGroup = 32;  // experts that one warp ranks
 using Row = NormRow<kPlanThreads, 4>;
 constexpr int kStageFloats = std::max(kNormStageFloats, Row::kStageFloats);
@@ -197,28 +196,6 @@ __device__ void choose(const Route& r, bool forced, unsigned char* memory, int32
   __syncthreads();
 }
 
-// One token's experts by the first warp, and the plan where all are in slots. Ids also to `ids` in shared memory.
-__device__ __forceinline__ bool choose_and_place(const Route& r, const PlanArgs& a, const PlanInput& input,
-                                                 const HitTable& hits, const Predicted& predicted, bool forced,
-                                                 int32_t* ids) {
-  const auto lane = static_cast<int>(threadIdx.x);
-  float logits[kPerLane];
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) {
-    logits[j] = lane + j * kWarp < r.rows ? __ldcg(r.logits + lane + j * kWarp) : 0.0f;
-  }
-  const int32_t forced_id = forced && lane < r.top.k ? r.top.forced_ids[lane] : -1;
-  const Chosen chosen = choose_token(logits, r.rows, r.top.k, r.top.renormalize, r.top.expert_scale);
-  const int32_t id = forced ? forced_id : chosen.id;
-  if (lane < r.top.k) {
-    ids[lane] = id;
-    r.top.ids[lane] = id;
-    r.top.weights[lane] = chosen.weight;
-    if (r.top.record != nullptr) r.top.record[lane] = id;
-  }
-  return place_hits(a, input, hits, id, predicted);
-}
-
 // True in the block that comes last, which then sees what the others wrote. Ends with a barrier.
 __device__ bool arrive_last(uint32_t* arrived) {
   __shared__ bool last;
@@ -239,8 +216,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   __shared__ PlanState state;
   __shared__ float scales[kNormPackTokens];
   __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
-  __shared__ uint64_t priority[kWarpExperts], prefetched[kWarpExperts];
-  __shared__ bool placed;
+  __shared__ uint64_t priority[kTokenExperts], prefetched[kTokenExperts];
+  __shared__ TokenShared token;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   RouterWeights weights{};
   if (warp < r.blocks) load_weights(r, warp, lane, weights);
@@ -259,9 +236,14 @@ __global__ void __launch_bounds__(kPlanThreads)
     const int expert = thread + i * kPlanThreads;
     if (a.table.slots > 0 && expert < r.rows) slots[i] = input.slot_of_expert[expert];
   }
-  const bool by_warp = r.tokens == 1 && r.rows <= kWarpExperts, tells = by_warp && a.table.slots > 0;
+  const bool by_warp = r.tokens == 1 && r.rows <= kTokenExperts, tells = by_warp && a.table.slots > 0;
   Predicted predicted;
-  if (by_warp && warp == 0) predicted.id = prediction_of_lane(a);
+  TokenInput more;
+  if (by_warp) {
+    more = TokenInput(a);
+    token.read(a);
+    if (warp == 0) predicted.id = prediction_of_lane(a);
+  }
   const uint64_t used =
       tells && thread < r.rows ? a.table.priority_of_key[static_cast<int64_t>(a.layer) * a.table.experts + thread] : 0;
   auto* x = reinterpret_cast<uint32_t*>(memory);
@@ -289,17 +271,22 @@ __global__ void __launch_bounds__(kPlanThreads)
   for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) slot_of_expert[thread + i * kPlanThreads] = slots[i];
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
+  if (by_warp && thread < kTokenExperts) priority[thread] = used, prefetched[thread] = brought;
+  choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
   if (by_warp) {
-    if (thread < kWarpExperts) priority[thread] = used, prefetched[thread] = brought;
-    __syncthreads();
+    TokenPlan made;
     if (warp == 0) {
-      const bool done = choose_and_place(r, a, input, {slot_of_expert, priority, prefetched}, predicted, forced, ids);
-      if (thread == 0) placed = done;
+      token.decide(a, input, more, {slot_of_expert, priority, prefetched}, lane < r.top.k ? ids[lane] : -1, predicted,
+                   made);
     }
     __syncthreads();
-    if (placed) return;
-  } else {
-    choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
+    if (token.decided) {
+      if (warp == 0) write_token(a, more, made);
+      if (warp != 0 && token.on_cpu) {
+        hand_over_token(a, more, [&a](int i) { return __ldcg(reinterpret_cast<const uint4*>(a.x) + i); });
+      }
+      return;
+    }
   }
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }

@@ -2,7 +2,7 @@
 //
 // Every block norms and packs the row for itself and computes the logits of its rows, its warps each taking blocks of k
 // of a row tile. The logits go straight into the first block's shared memory, where one warp makes the probabilities,
-// takes the largest and, when all of them are in slots, writes the plan: between the norm and the plan's stores there
+// takes the largest and decides the plan: between the norm and the plan's stores there
 // is no trip to memory and back. What the first block needs of the slot table is read while the row is normed, the
 // weights before the wait for the kernel before.
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/packed_tile.cuh"
 #include "kernels/cuda/plan.cuh"
-#include "kernels/cuda/plan_hits.cuh"
+#include "kernels/cuda/plan_token.cuh"
 #include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/router_tile.cuh"
 
@@ -96,12 +96,10 @@ __device__ __forceinline__ void send_logits(const TokenRoute& r, const float* su
   }
 }
 
-// The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
-// or null.
+// The leader's first warp: the lane's chosen expert, also to `ids` in shared memory. forced_id: of this lane, or null.
 template <int kPerLane>
-__device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
-                                                 const float* logits, uint32_t barrier, const HitTable& hits,
-                                                 const Predicted& predicted, const int32_t* forced_id, int32_t* ids) {
+__device__ __forceinline__ int32_t choose_experts(const TokenRoute& r, const float* logits, uint32_t barrier,
+                                                  const int32_t* forced_id, int32_t* ids) {
   const auto lane = static_cast<int>(threadIdx.x);
   wait_for_bytes(barrier);
   float own[kPerLane];
@@ -115,7 +113,7 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
     r.top.weights[lane] = chosen.weight;
     if (r.top.record != nullptr) r.top.record[lane] = id;
   }
-  return place_hits(a, input, hits, id, predicted);
+  return id;
 }
 
 #endif
@@ -131,7 +129,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   __shared__ alignas(8) uint64_t barrier;
   __shared__ uint64_t priority[kExperts], prefetched[kExperts];
   __shared__ int32_t slot_of_expert[kExperts], ids[kMaxChoices];
-  __shared__ bool placed;
+  __shared__ TokenShared token;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   const bool leads = blockIdx.x == 0;
   const auto own_barrier = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
@@ -147,6 +145,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   wait_for_cluster();
   wait_for_previous();
   PlanInput input;
+  TokenInput more;
   bool forced = false;
   int32_t forced_id = -1, slot = -1;
   uint64_t used = 0;
@@ -154,6 +153,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (leads) {
     if (warp == 0) predicted.id = prediction_of_lane(a);
     input = PlanInput(a);
+    more = TokenInput(a);
+    token.read(a);
     if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
     if (a.table.slots > 0 && thread < r.rows) {
       slot = input.slot_of_expert[thread];
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
     weights = of_next;
   }
-  if (blockIdx.x == gridDim.x - 1) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);
+  if (leads) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);  // it hands them to the CPU
   if (leads && thread < r.rows) {
     slot_of_expert[thread] = slot;
     priority[thread] = used;
@@ -183,14 +184,19 @@ __global__ void __launch_bounds__(kPlanThreads)
   send_logits(r, sums, bias, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
               address_in_block(own_barrier, 0));
   if (!leads) return;
+  TokenPlan made;
   if (warp == 0) {
-    const bool done =
-        choose_and_place<kPerLane>(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched}, predicted,
-                                   forced ? &forced_id : nullptr, ids);
-    if (thread == 0) placed = done;
+    const int32_t id = choose_experts<kPerLane>(r, logits, own_barrier, forced ? &forced_id : nullptr, ids);
+    token.decide(a, input, more, {slot_of_expert, priority, prefetched}, id, predicted, made);
   }
   __syncthreads();
-  if (placed) return;
+  if (token.decided) {
+    if (warp == 0) write_token(a, more, made);
+    if (warp != 0 && token.on_cpu) {
+      hand_over_token(a, more, [x](int i) { return reinterpret_cast<const uint4*>(x)[i]; });
+    }
+    return;
+  }
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);

@@ -10,13 +10,14 @@
 namespace ft {
 
 inline constexpr int64_t kMaxConvTaps = 8;
+inline constexpr int64_t kMaxConvDilation = 16;
 inline constexpr int64_t kMaxDeltaKeyDim = 512;
 inline constexpr int64_t kMaxDeltaValueDim = 512;
 inline constexpr float kDeltaNormEps = 1e-6f;
 
 // Depthwise, then silu, in place: per channel, x[t] of t < 0 being the history,
-//   y = +0; for j = 0 .. taps-1: y = fma(w[j], x[t - (taps-1) + j], y); x[t] = y / (1 + exp(-y))
-// The history becomes the last taps - 1 inputs, as they were given.
+//   y = +0; for j = 0 .. taps-1: y = fma(w[j], x[t - (taps-1-j) * dilation], y); x[t] = y / (1 + exp(-y))
+// The history becomes the last (taps - 1) * dilation inputs, as they were given.
 struct CausalConvArgs {
   float* x = nullptr;  // (tokens, channels), x_stride floats apart
   int64_t x_stride = 0;
@@ -25,8 +26,9 @@ struct CausalConvArgs {
   int64_t taps = 0;          // 1 .. kMaxConvTaps
   const float* w = nullptr;  // (taps, channels), rows w_stride floats apart; the last tap is the token itself
   int64_t w_stride = 0;
-  float* history = nullptr;  // (taps - 1, channels), oldest first, rows history_stride floats apart
+  float* history = nullptr;  // ((taps - 1) * dilation, channels), oldest first, rows history_stride floats apart
   int64_t history_stride = 0;
+  int64_t dilation = 1;  // 1 .. kMaxConvDilation: tokens from a tap to the next
 };
 using CausalConvFn = void (*)(const CausalConvArgs&);
 

@@ -1,11 +1,13 @@
-// Residual streams that are mixed (manifold-constrained hyper-connections): a token has several rows instead of one, a
-// site reads a weighted sum of them and writes its output back to each, on top of a mix of the old ones. What is
-// particular about them; the sums over streams are `merge` of kernels/ops/rows.h, whose rules (16 lanes, tree, flushed
-// denormals, NaN, threads) hold here too.
-// Source: Hugging Face transformers 5.17, models/deepseek_v4.
+// Parallel residual streams (hyper-connections): a token has several rows instead of one, a site reads a weighted sum
+// of them and writes its output back to each. Mixed streams (manifold-constrained) write on top of a mix of the old
+// ones, gated streams on top of the old ones themselves. What is particular about them; the sums over streams are
+// `merge` of kernels/ops/rows.h, whose rules (16 lanes, tree, flushed denormals, NaN, threads) hold here too. Source:
+// Hugging Face transformers 5.17, models/deepseek_v4 and models/qwen4_exp.
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/ops/rows.h"
 
 namespace ft {
 
@@ -44,5 +46,25 @@ struct StreamFactorsArgs {
   float* mix = nullptr;    // (streams, streams), of the stream that is written to first: mix[q][p] = C[p][q]
 };
 using StreamFactorsFn = void (*)(const StreamFactorsArgs&);
+
+// x[i] = act(x[i] * scale) * factor, in place; act is silu or sigmoid as in GateArgs.
+struct SquashArgs {
+  float* x = nullptr;
+  int64_t count = 0;
+  float scale = 1;
+  GateKind kind = GateKind::kSilu;
+  float factor = 1;
+};
+using SquashFn = void (*)(const SquashArgs&);
+
+// How much of a value each stream takes, from the products of its key and query, in place: s = x[i] / root;
+// a = sqrt(max(|s|, kStreamGateFloor)) with the sign of s, +0 where s is 0; x[i] = 1 / (1 + exp(-a)).
+inline constexpr float kStreamGateFloor = 1e-6f;
+struct StreamGatesArgs {
+  float* x = nullptr;  // (streams)
+  int64_t streams = 0;
+  float root = 1;  // of a stream's width
+};
+using StreamGatesFn = void (*)(const StreamGatesArgs&);
 
 }  // namespace ft

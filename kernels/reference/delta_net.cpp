@@ -18,19 +18,19 @@ float sigmoid(float x) { return div(1.0f, add(1.0f, exp(-x))); }
 }  // namespace
 
 void causal_conv(const CausalConvArgs& args) {
-  const int64_t before = args.taps - 1;
+  const int64_t before = (args.taps - 1) * args.dilation;
   for (int64_t c = 0; c < args.channels; ++c) {
-    float inputs[kMaxConvTaps] = {};  // of the token and those before it, oldest first
-    for (int64_t j = 0; j < before; ++j) inputs[j] = args.history[j * args.history_stride + c];
+    float inputs[(kMaxConvTaps - 1) * kMaxConvDilation + 1] = {};  // of the token and those before it, oldest first
+    for (int64_t i = 0; i < before; ++i) inputs[i] = args.history[i * args.history_stride + c];
     for (int64_t t = 0; t < args.tokens; ++t) {
       float& x = args.x[t * args.x_stride + c];
       inputs[before] = x;
       float y = 0.0f;
-      for (int64_t j = 0; j < args.taps; ++j) y = fma(args.w[j * args.w_stride + c], inputs[j], y);
+      for (int64_t j = 0; j < args.taps; ++j) y = fma(args.w[j * args.w_stride + c], inputs[j * args.dilation], y);
       x = div(y, add(1.0f, exp(-y)));
-      for (int64_t j = 0; j < before; ++j) inputs[j] = inputs[j + 1];
+      for (int64_t i = 0; i < before; ++i) inputs[i] = inputs[i + 1];
     }
-    for (int64_t j = 0; j < before; ++j) args.history[j * args.history_stride + c] = inputs[j];
+    for (int64_t i = 0; i < before; ++i) args.history[i * args.history_stride + c] = inputs[i];
   }
 }
 

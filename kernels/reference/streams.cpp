@@ -30,6 +30,12 @@ void sinkhorn(float* c, int64_t streams, int64_t rounds, float eps) {
   }
 }
 
+float signed_root(float s) {
+  if (s == 0.0f) return 0.0f;
+  const float root = sqrt(max(kStreamGateFloor, std::fabs(s)));
+  return s < 0.0f ? -root : root;
+}
+
 }  // namespace
 
 void dot_rows(const DotRowsArgs& args) {
@@ -57,6 +63,18 @@ void stream_factors(const StreamFactorsArgs& args) {
   for (int64_t p = 0; p < streams; ++p) {
     for (int64_t q = 0; q < streams; ++q) args.mix[q * streams + p] = c[p * streams + q];
   }
+}
+
+void squash(const SquashArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    const float g = mul(args.x[i], args.scale);
+    const float activated = div(args.kind == GateKind::kSilu ? g : 1.0f, add(1.0f, exp(-g)));
+    args.x[i] = mul(activated, args.factor);
+  }
+}
+
+void stream_gates(const StreamGatesArgs& args) {
+  for (int64_t i = 0; i < args.streams; ++i) args.x[i] = sigmoid(signed_root(div(args.x[i], args.root)));
 }
 
 }  // namespace ft::reference

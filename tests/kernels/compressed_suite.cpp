@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops/compressed.h"
@@ -85,6 +86,48 @@ FT_OP_CASE(kStreamFactors, stream_factors_equals_reference) {
           if (!head) REQUIRE(first_difference(write.data(), got_write.data(), streams) == -1);
           if (!head) REQUIRE(first_difference(mix.data(), got_mix.data(), mixed) == -1);
           REQUIRE((got_read.intact() && got_write.intact() && got_mix.intact()));
+        }
+      }
+    }
+  });
+}
+
+FT_OP_CASE(kSquash, squash_equals_reference) {
+  in_both_flush_modes<SquashFn>(variant, reference_kernel, [](SquashFn fn, SquashFn reference) {
+    Random random(kSeed);
+    for (const int64_t count : kWidths) {
+      for (const GateKind how : {GateKind::kSilu, GateKind::kSigmoid}) {
+        for (const auto& [scale, factor] : {std::pair{1.0f, 1.0f}, {0.25f, 2.0f}, {1.0f / 3, 0.7f}}) {
+          for (const Values kind : test::kAllValues) {
+            Guarded<float> expected(count), got(count);
+            fill(random, kind, got.data(), count);
+            for (int64_t i = 0; i < count; i += 3) got[i] = gaussian(random, 40);
+            std::copy_n(got.data(), count, expected.data());
+            reference({expected.data(), count, scale, how, factor});
+            fn({got.data(), count, scale, how, factor});
+            REQUIRE(first_difference(expected.data(), got.data(), count) == -1);
+            REQUIRE(got.intact());
+          }
+        }
+      }
+    }
+  });
+}
+
+FT_OP_CASE(kStreamGates, stream_gates_equals_reference) {
+  in_both_flush_modes<StreamGatesFn>(variant, reference_kernel, [](StreamGatesFn fn, StreamGatesFn reference) {
+    Random random(kSeed);
+    for (int64_t streams = 0; streams <= kMaxStreams; ++streams) {
+      for (const Values kind : test::kAllValues) {
+        for (const float root : {1.0f, 8.0f, 50.596443f}) {
+          Guarded<float> expected(streams), got(streams);
+          fill(random, kind, got.data(), streams);
+          if (streams > 1) got[0] = 0.0f, got[1] = -1e-7f;  // none, and below the floor
+          std::copy_n(got.data(), streams, expected.data());
+          reference({expected.data(), streams, root});
+          fn({got.data(), streams, root});
+          REQUIRE(first_difference(expected.data(), got.data(), streams) == -1);
+          REQUIRE(got.intact());
         }
       }
     }
@@ -251,6 +294,27 @@ TEST_CASE("the factors of streams are the formulas', scales and bases included, 
     }
     CHECK(std::fabs(column - 1) < 1e-4L);
   }
+}
+
+TEST_CASE("squash is act(x * scale) * factor") {
+  const auto squash = std::get<SquashFn>(test::reference_of(OpId::kSquash, kNoFormat).fn);
+  for (float x = -30; x <= 30; x += 0.7f) {
+    float silu = x, factor = x;
+    squash({&silu, 1, 0.25f, GateKind::kSilu, 1});
+    squash({&factor, 1, 0.25f, GateKind::kSigmoid, 2});
+    const Real quarter = static_cast<Real>(x) / 4;
+    CHECK(std::fabs(silu - quarter * sigmoid(quarter)) <= 1e-6L * (1 + std::fabs(quarter)));
+    CHECK(std::fabs(factor - 2 * sigmoid(quarter)) <= 1e-6L);
+  }
+}
+
+TEST_CASE("gates of streams: the root keeps the sign, small scores count as the floor, none as nothing") {
+  const auto gates = std::get<StreamGatesFn>(test::reference_of(OpId::kStreamGates, kNoFormat).fn);
+  float x[] = {0.0f, 8.0f, -8.0f, 8e-8f, -8e-8f, 72.0f};
+  gates({x, 6, 8.0f});
+  const Real expected[] = {0.5L, sigmoid(1), sigmoid(-1), sigmoid(1e-3L), sigmoid(-1e-3L), sigmoid(3)};
+  for (int i = 0; i < 6; ++i) CHECK(std::fabs(x[i] - expected[i]) < 1e-7L);
+  CHECK(x[3] != 0.5f);
 }
 
 TEST_CASE("rounds count: one round leaves rows as the softmax of the columns made them") {

@@ -45,6 +45,19 @@ TEST_CASE("gate: sigmoid and silu") {
   }
 }
 
+TEST_CASE("causal_conv: taps stand as far apart as the dilation says") {
+  const int64_t tokens = 12, taps = 4, dilation = 3;
+  std::vector<float> x(tokens, 0.0f), history((taps - 1) * dilation, 0.0f);
+  x[1] = 1;
+  const float w[] = {5, 4, 3, 2};
+  reference::causal_conv({x.data(), 1, tokens, 1, taps, w, 1, history.data(), 1, dilation});
+  const double products[] = {0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 5, 0};
+  for (size_t t = 0; t < 12; ++t) {
+    CHECK(x[t] == doctest::Approx(products[t] * sigmoid(products[t])).epsilon(8 * kEps));
+  }
+  CHECK(history == std::vector<float>(9, 0.0f));  // the inputs of tokens 3 to 11
+}
+
 TEST_CASE("causal_conv: zero before the start, the last tap is the token itself") {
   Random random(kSeed);
   const int64_t tokens = 6, channels = 5, taps = 4;

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kernels/ops/delta_net.h"
 #include "tests/kernels/suite.h"
@@ -41,13 +43,21 @@ FT_OP_CASE(kGate, gate_equals_reference) {
   });
 }
 
+std::vector<std::pair<Values, int64_t>> kinds_and_dilations() {
+  std::vector<std::pair<Values, int64_t>> pairs;
+  for (const Values kind : test::kAllValues) {
+    for (const int64_t dilation : {int64_t{1}, int64_t{3}, kMaxConvDilation}) pairs.emplace_back(kind, dilation);
+  }
+  return pairs;
+}
+
 FT_OP_CASE(kCausalConv, causal_conv_equals_reference_however_the_tokens_are_cut) {
   in_both_flush_modes<CausalConvFn>(variant, reference_kernel, [](CausalConvFn fn, CausalConvFn reference) {
     Random random(kSeed);
     for (const int64_t channels : kWidths) {
       for (const int64_t taps : {int64_t{1}, int64_t{2}, int64_t{4}, kMaxConvTaps}) {
-        for (const Values kind : test::kAllValues) {
-          const int64_t tokens = 11, stride = channels + 2, before = taps - 1;
+        for (const auto& [kind, dilation] : kinds_and_dilations()) {
+          const int64_t tokens = 2 * dilation + 9, stride = channels + 2, before = (taps - 1) * dilation;
           Guarded<float> expected(tokens * stride), got(tokens * stride), w(taps * stride);
           Guarded<float> old_history(before * stride), history(before * stride);
           fill(random, kind, expected.data(), expected.size());
@@ -55,9 +65,11 @@ FT_OP_CASE(kCausalConv, causal_conv_equals_reference_however_the_tokens_are_cut)
           fill(random, kind, history.data(), history.size());
           std::copy_n(expected.data(), expected.size(), got.data());
           std::copy_n(history.data(), history.size(), old_history.data());
-          reference({expected.data(), stride, tokens, channels, taps, w.data(), stride, old_history.data(), stride});
-          for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 0}, {1, 2}, {3, 8}}) {
-            fn({got.data() + first * stride, stride, count, channels, taps, w.data(), stride, history.data(), stride});
+          reference({expected.data(), stride, tokens, channels, taps, w.data(), stride, old_history.data(), stride,
+                     dilation});
+          for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 0}, {1, 2}, {3, tokens - 3}}) {
+            fn({got.data() + first * stride, stride, count, channels, taps, w.data(), stride, history.data(), stride,
+                dilation});
           }
           REQUIRE(first_difference(expected.data(), got.data(), got.size()) == -1);
           REQUIRE(first_difference(old_history.data(), history.data(), history.size()) == -1);

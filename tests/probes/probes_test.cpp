@@ -49,7 +49,7 @@ TEST_CASE("probes have different ids, a sentence and a unit; those that need a G
     CHECK(applies.yes == (probe->id() == "stream"));
     if (!applies.yes) CHECK(!applies.reason.empty());
   }
-  CHECK(ids.size() == 11);
+  CHECK(ids.size() == 12);
   for (const char* id : {"pcie_linear", "pcie_gather", "handshake", "allreduce", "bank"}) {
     CAPTURE(id);
     CHECK(probe_of(id)->applies(session.context()).reason.find("host device") != std::string::npos);
@@ -227,6 +227,31 @@ TEST_CASE("an expert set is cold, or says why it is not") {
   CHECK(tight.blobs.size() == 2);
   CHECK(tight.reduced);
   CHECK(!tight.remarks.empty());
+}
+
+TEST_CASE(
+    "host_rows: tables of a checkpoint are read and verified; without tables, or with made rows, it says why not") {
+  ProbeSessionOptions options = bundled(3);
+  ProbeSession without(options);
+  CHECK(probe_of("host_rows")->applies(without.context()).reason.find("no tables") != std::string::npos);
+  options.weights.model_path = std::string(std::getenv("FT_TEST_DATA")) + "/golden/qwen4_exp.published";
+  ProbeSession session(options);
+  ProbeContext& context = session.context();
+  context.batches = {1, 4};
+  context.budget.seconds = 0.2;
+  const std::unique_ptr<Probe> probe = probe_of("host_rows");
+  REQUIRE(probe->applies(context).yes);
+  const std::vector<Samples> samples = probe->run(context);
+  REQUIRE(samples.size() >= 4);
+  for (const Samples& one : samples) {
+    if (one.name.starts_with(kYardstickPrefix)) continue;
+    CHECK(one.at.at("bytes") == 2 * 4 * 8 * one.at.at("tokens"));  // two tables, four rows of eight bytes
+    CHECK(median(one.values) > 0);
+  }
+  probe->verify(context);
+  options.weights.synthetic = true;
+  ProbeSession made(options);
+  CHECK(probe_of("host_rows")->applies(made.context()).reason.find("synthetic") != std::string::npos);
 }
 
 }  // namespace ft

@@ -15,8 +15,8 @@ using namespace ft::test;
 
 namespace {
 
-constexpr std::string_view kFamilies[] = {"deepseek_v4", "gemma4",           "gemma4_text",
-                                          "gpt_oss",     "qwen3_5_moe_text", "qwen3_moe"};
+constexpr std::string_view kFamilies[] = {"deepseek_v4",      "gemma4",    "gemma4_text", "gpt_oss",
+                                          "qwen3_5_moe_text", "qwen3_moe", "qwen4_exp",   "qwen4_exp_text"};
 
 // "gpt_oss", "gpt_oss.b" and "gpt_oss-mxfp4" are cases of gpt_oss.
 bool is_case(const std::string& name) {

@@ -78,8 +78,8 @@ TEST_CASE("the counter sees allocations") {
 
 TEST_CASE("no step allocates: decode and prefill, every strategy, serve and reference numerics") {
   constexpr int kBatch = 2;
-  for (const char* name :
-       {"tiny-moe", "golden/deepseek_v4.published", "golden/gemma4.older", "golden/qwen3_5_moe_text.b"}) {
+  for (const char* name : {"tiny-moe", "golden/deepseek_v4.published", "golden/gemma4.older",
+                           "golden/qwen3_5_moe_text.b", "golden/qwen4_exp.published"}) {
     CAPTURE(std::string(name));
     const LoadedModel model = model_at(data_path(name));
     const int64_t slots = std::min<int64_t>(24, model.family->geometry().total_experts());

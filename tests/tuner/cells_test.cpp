@@ -63,6 +63,28 @@ TEST_CASE("cells are medians of one thread count's points, every third mixed one
   CHECK(mean[0].expert_seconds == doctest::Approx(12.75e-6));
 }
 
+TEST_CASE("rows on disk: what new ones cost over known ones is added to steps of as many tokens, never taken away") {
+  const auto rows = [](double threads, double tokens, double again, double us) {
+    Samples samples;
+    samples.values = {us};
+    samples.at = {{"threads", threads}, {"tokens", tokens}, {"again", again}};
+    return samples;
+  };
+  const std::vector<Samples> samples = {rows(2, 1, 0, 90),  rows(2, 1, 1, 20),  rows(2, 8, 0, 30), rows(2, 8, 1, 40),
+                                        rows(1, 1, 0, 500), rows(1, 1, 1, 100), rows(2, 4, 0, 70)};
+  std::vector<DenseCell> cells(4);
+  cells[0].tokens = cells[1].tokens = 1, cells[2].tokens = 8, cells[3].tokens = 4;
+  for (DenseCell& cell : cells) cell.seconds = 1e-3;
+  cells[1].seconds = 2e-3;
+  add_row_seconds(samples, 2, cells);
+  CHECK(cells[0].seconds == doctest::Approx(1.07e-3));
+  CHECK(cells[1].seconds == doctest::Approx(2.07e-3));
+  CHECK(cells[2].seconds == doctest::Approx(1e-3));
+  CHECK(cells[3].seconds == doctest::Approx(1e-3));  // there is nothing to compare with
+  add_row_seconds({}, 2, cells);
+  CHECK(cells[0].seconds == doctest::Approx(1.07e-3));
+}
+
 TEST_CASE("the speed of a round is divided out: cells of both speeds compare") {
   // Three cells of 10, 20 and 30 us over five rounds, the last three at 1.5 times; one sample is delayed, and the last
   // round was cut before the third cell.

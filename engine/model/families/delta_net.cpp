@@ -65,8 +65,8 @@ int64_t delta_net_width(const DeltaNetShape& shape, Slot slot) {
 }
 
 void apply_delta_net(Backend& backend, const DeltaNetWeights& weights, const DeltaNetShape& shape, int state_layer,
-                     const Norm& input, float norm_eps, GateKind gate) {
-  backend.linear(Slot::kResidual, input,
+                     const BlockSite& site, float norm_eps, GateKind gate) {
+  backend.linear(site.from, site.norm,
                  {{weights.mixed, {}, Slot::kDeltaMixed},
                   {weights.gate, {}, Slot::kDeltaGate},
                   {weights.write, {}, Slot::kDeltaWrite},
@@ -80,7 +80,7 @@ void apply_delta_net(Backend& backend, const DeltaNetWeights& weights, const Del
   spec.norm = {weights.norm, norm_eps};
   spec.gate = gate;
   backend.delta_net(spec);
-  backend.linear_add(Slot::kAttention, {weights.out, {}, Slot::kResidual});
+  end_block(backend, site, weights.out);
 }
 
 }  // namespace ft

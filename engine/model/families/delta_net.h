@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/model/config_reader.h"
+#include "engine/model/families/block_site.h"
 #include "engine/model/weights.h"
 #include "engine/runtime/backend.h"
 
@@ -25,8 +26,8 @@ DeltaNetWeights declare_delta_net(WeightList& list, const std::vector<std::strin
 // Floats of a token in a delta net's slots; 0 for other slots. kAttention holds value_width.
 int64_t delta_net_width(const DeltaNetShape& shape, Slot slot);
 
-// kResidual = kResidual + the layer. `input` norms what the projections read, norm_eps is of the heads' own norm.
+// norm_eps is of the heads' own norm.
 void apply_delta_net(Backend& backend, const DeltaNetWeights& weights, const DeltaNetShape& shape, int state_layer,
-                     const Norm& input, float norm_eps, GateKind gate);
+                     const BlockSite& site, float norm_eps, GateKind gate);
 
 }  // namespace ft

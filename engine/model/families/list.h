@@ -12,5 +12,6 @@ std::unique_ptr<Family> make_gpt_oss(const Json& config);
 std::unique_ptr<Family> make_gemma4(const Json& config);
 std::unique_ptr<Family> make_qwen3_5_moe(const Json& config);
 std::unique_ptr<Family> make_qwen3_moe(const Json& config);
+std::unique_ptr<Family> make_qwen4_exp(const Json& config);
 
 }  // namespace ft

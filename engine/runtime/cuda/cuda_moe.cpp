@@ -60,6 +60,7 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.fetch_of_misses = split_.as<int32_t>();
   const Arms arms = arms_of(call);
   plan.queue = queue_;
+  plan.victims = victim_search(call).to;
   if (arms.promotions) plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
     plan.predicted = call.predicted;
@@ -120,7 +121,22 @@ cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) 
   experts.fetch.repeat = config_.link_slowdown;
   experts.fetch.pending = queue_.words + cuda::kPending;
   if (proxy_) experts.fetch.post = proxy_->post(kAnswerTimeoutNs);
+  experts.search = victim_search(call);
   return experts;
+}
+
+// Only where a plan may have misses, and is one that uses them.
+cuda::VictimSearch CudaMoe::victim_search(const CudaMoeCall& call) const {
+  const bool misses = table_.slots > 0 && table_.slots < int64_t{table_.layers} * table_.experts;
+  if (!misses || call.tokens != 1 || top_k_ > cuda::kMaxNextVictims) return {};
+  return {.to = victims_.as<cuda::NextVictims>(),
+          .count = top_k_,
+          .slots = table_.slots,
+          .slot_bits = table_.slot_bits,
+          .stamp = table_.stamp,
+          .key_of_slot = table_.key_of_slot,
+          .filled_in = table_.filled_in,
+          .plan_number = table_.clock + cuda::kPlanNumber};
 }
 
 cuda::CopierArgs CudaMoe::copier() const {

@@ -135,6 +135,7 @@ class CudaMoe {
   cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
   cuda::ExpertArgs experts_of(const Arms& arms, const CudaMoeCall& call) const;
+  cuda::VictimSearch victim_search(const CudaMoeCall& call) const;
   cuda::CopierArgs copier() const;
   void start_copier(const Arms& arms);
   void compute(const Arms& arms, const CudaMoeCall& call);
@@ -155,7 +156,7 @@ class CudaMoe {
   int64_t max_pairs_ = 0, hidden_ = 0;
   int64_t slot_bytes_ = 0;
   cuda::DeviceBuffer slots_, table_memory_, queue_memory_, work_memory_, split_, counters_memory_, step_number_,
-      arrived_;
+      arrived_, victims_;
   cuda::DeviceBuffer activated_, outputs_;
   cuda::SlotTableView table_;
   cuda::LinkQueue queue_;

@@ -20,6 +20,7 @@ class DeviceWeights {
   const int32_t* operator[](IndexTableId id) const { return index_tables_[static_cast<size_t>(id.index)]; }
   // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
   const std::byte* bank(int layer) const;
+  const std::byte* banks_begin() const { return banks_->device(); }  // RegisteredMemory's
   // Blobs of experts expert .. expert + count - 1 of a layer, which follow each other, by the copy engine.
   void copy_experts(std::byte* target, int layer, int expert, int64_t count, cuda::StreamHandle stream) const;
   void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const {

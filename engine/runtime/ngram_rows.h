@@ -1,0 +1,16 @@
+// Embeddings of n-grams on the host, the same in both numerics: rows of the table as they are, in fp32.
+#pragma once
+
+#include "engine/runtime/activation_buffers.h"
+#include "engine/runtime/backend.h"
+#include "engine/runtime/state_cache.h"
+#include "engine/runtime/step_tokens.h"
+#include "kernels/host/worker_pool.h"
+
+namespace ft {
+
+// A step's rows, asked for together before the first is read; then remembers each sequence's last tokens.
+void embed_ngrams(const NgramEmbedSpec& spec, const ModelWeights& weights, WorkerPool& pool, const StepTokens& tokens,
+                  StateCache& states, const RowBuffer<float>& to);
+
+}  // namespace ft
