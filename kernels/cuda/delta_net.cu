@@ -125,7 +125,7 @@ __device__ __forceinline__ void prepare_tile(const DeltaNetArgs& args, const Pla
 
 // Prompts: columns to `out` as the rule gives them.
 template <int kEach, bool kExact, int kTile>
-__global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ DeltaNetArgs args) {
+__global__ void __launch_bounds__(kThreads, 1) rule_kernel(const __grid_constant__ DeltaNetArgs args) {
   extern __shared__ __align__(16) float memory[];
   __shared__ DeltaGates gates[2][kTile];
   const Place place = place_of(args);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) rule_kernel(const __grid_constant__ 
 // A decode step. All threads make rows ready, the first ones have the state. kCluster: whole, the blocks of a head
 // being a cluster; else columns to `out` as the rule gives them.
 template <int kEach, bool kExact, bool kCluster>
-__global__ void __launch_bounds__(kStepThreads, kExact ? 3 : 1)
+__global__ void __launch_bounds__(kStepThreads, kExact ? 2 : 1)
     step_kernel(const __grid_constant__ DeltaLaunch launch) {
   extern __shared__ __align__(16) float memory[];
   __shared__ DeltaGates gates[1];

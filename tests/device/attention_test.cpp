@@ -374,20 +374,17 @@ void test_decode_options(Context& context) {
   for (const Heads& heads : {Heads{16, 2, 64}, Heads{8, 1, 128}, Heads{16, 2, 256}, Heads{8, 4, 256}, Heads{4, 2, 512},
                              Heads{6, 3, 16}, Heads{5, 1, 64}}) {
     for (const Options& options : kOptions) {
-      for (const int64_t length : {1, 65, 1025, 2200}) {
-        check_decode(context, heads, {{length, 70}, 0, heads.head_dim / 4, true, Values::kNormal, options}, random);
-      }
-      check_decode(context, heads, {{1500, 3}, 128, heads.head_dim / 2, false, Values::kNormal, options}, random);
+      check_decode(context, heads, {{1, 65}, 0, heads.head_dim / 4, true, Values::kNormal, options}, random);
+      check_decode(context, heads, {{1100, 70}, 0, heads.head_dim / 4, true, Values::kNormal, options}, random);
+      check_decode(context, heads, {{300, 3}, 128, heads.head_dim / 2, false, Values::kNormal, options}, random);
       check_decode(context, heads, {{200}, 0, heads.head_dim / 2, true, Values::kSpecial, options}, random);
-      check_decode(context, heads, {{200}, 0, heads.head_dim / 2, true, Values::kTiny, options}, random);
     }
-    for (const int64_t window : {1, 64, 100, 1000}) {
+    for (const int64_t window : {1, 100, 256}) {
       for (const int64_t more : {0, 64}) {
         Options options;
         options.ring = (window + 64 + 63) / 64 * 64 + more;
         options.sinks = more == 0;
-        for (const int64_t length : {int64_t{1}, window, options.ring, options.ring + 1, options.ring + 63,
-                                     2 * options.ring + 17, 7 * options.ring - 1}) {
+        for (const int64_t length : {window, options.ring + 1, 2 * options.ring + 17, 7 * options.ring - 1}) {
           check_decode(context, heads, {{length, 40}, window, heads.head_dim / 2, true, Values::kNormal, options},
                        random);
         }
