@@ -23,7 +23,6 @@ constexpr double kSettleSeconds = 10e-3;  // of untimed steps in a turn, when th
 constexpr int kMaxRounds = 200;
 constexpr int kRoundsBetweenLooks = 8;  // at the interval of the ratio, once max_samples are taken
 constexpr double kConfidence = 0.95;
-constexpr uint64_t kBootstrapSeed = 11;
 
 // Candidates that are in memory together, and how far their KV caches are filled.
 struct Group {
@@ -39,7 +38,7 @@ bool is_resolved(const std::vector<Series>& series) {
   std::vector<const std::vector<double>*> values;
   for (const Series& one : series) values.push_back(&one.samples.values);
   std::sort(values.begin(), values.end(), [](const auto* a, const auto* b) { return median(*a) > median(*b); });
-  const Interval ratio = bootstrap_ratio(*values[0], *values[1], kConfidence, kBootstrapSeed);
+  const Interval ratio = ratio_interval(*values[0], *values[1], kConfidence);
   return ratio.low > 1 || ratio.high < 1;
 }
 

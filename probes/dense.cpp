@@ -2,6 +2,8 @@
 // run too, as hits, chosen by the trace as in serving (one token on with every step, other tokens for every sequence):
 // the tuner takes their time out by the model fitted to layer_sweep. A sample begins with an untimed step, so that
 // caches hold what this engine's steps leave and not another point's.
+#include "probes/dense.h"
+
 #include <algorithm>
 
 #include "kernels/base/clock.h"
@@ -44,10 +46,20 @@ class DenseProbe final : public Probe {
           series.push_back(make_series(*engine, *context.trace, batch, position));
         }
       }
+      const std::unique_ptr<Engine> promoting = make_promoting_engine(context, *engine);
+      if (promoting != nullptr) {
+        promoting->set_routing(context.trace);
+        for (const int batch : batches(context)) {
+          series.push_back(make_series(*promoting, *context.trace, batch, positions(context).back()));
+          series.back().samples.name += ".copier";
+          series.back().samples.at[kCopierCoordinate] = 1;
+        }
+      }
       MeasureOptions options = measure_options(context, share);
       options.shuffle_seed = 1;
       measure(series, options);
       engine->set_routing(nullptr);
+      if (promoting != nullptr) promoting->set_routing(nullptr);
       for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
       if (context.progress) context.progress("dense", share);

@@ -18,6 +18,13 @@ int max_distinct(const ModelGeometry& geometry, const EngineConfig& config) {
   return std::min(geometry.expert.experts, geometry.expert.top_k * config.max_batch);
 }
 
+void fill_slots(Engine& engine) {
+  const ModelGeometry& geometry = engine.geometry();
+  SlotTable table(static_cast<int>(geometry.moe_layers.size()), geometry.expert.experts, engine.config().slots);
+  table.fill_in_order();
+  engine.restore_cache(table.content());
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threads, bool predict) {
@@ -38,10 +45,23 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   require_memory("a probe's engine with " + std::to_string(config.slots) + " slots", engine_bytes(context, config),
                  memory_left(context));
   auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
-  SlotTable table(static_cast<int>(weights.geometry.moe_layers.size()), weights.geometry.expert.experts, config.slots);
-  table.fill_in_order();
-  engine->restore_cache(table.content());
+  fill_slots(*engine);
   return engine;
+}
+
+std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const Engine& other) {
+  if (context.base.device != Device::kCuda || other.config().slots == 0) return nullptr;
+  EngineConfig config = other.config();
+  config.promote_bytes_per_layer = context.model.weights->formats.expert_bytes_max;
+  try {
+    require_memory("an engine that promotes", engine_bytes(context, config), memory_left(context));
+    auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
+    fill_slots(*engine);
+    return engine;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kFailed) throw;
+    return nullptr;
+  }
 }
 
 std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, const Engine& other) {

@@ -22,6 +22,10 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
 // nothing) or where it does not fit the memory plan beside `other`.
 std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, const Engine& other);
 
+// On cuda an engine like `other` that may promote one expert a layer, all slots filled; null on the host device
+// and where it does not fit beside it.
+std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const Engine& other);
+
 // One point of the sweep: how many experts of a layer are where. Promoted ones are counted in cpu.
 struct SweepPoint {
   int tokens = 1;

@@ -153,6 +153,13 @@ std::vector<SweepPoint> sweep_grid(const ExpertGeometry& expert, int max_batch, 
     }
   }
   for (const int promoted : {1, std::max(1, top_k / 2)}) add({1, 0, 0, top_k, promoted});
+  // Promotions beside hits and fetches, as a hybrid has them.
+  if (top_k >= 4) add({1, top_k / 2, 0, top_k / 2, 1});
+  if (top_k >= 4 && !coarse) {
+    for (int promoted = 1; promoted <= std::min(2, top_k / 4); ++promoted) {
+      add({1, top_k / 2, top_k / 4, top_k / 4, promoted});
+    }
+  }
   if (max_batch > 1) {
     add({max_batch, 0, 0, 0, 0});
     // Up to every expert that a batch can choose: real batches choose about half as many as they have picks.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "probes/dense.h"
 #include "probes/layer_sweep.h"
 
 namespace ft {
@@ -85,7 +86,8 @@ std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads
 std::vector<DenseCell> dense_cells(std::span<const Samples> samples, const CostParameters& cost, Device device,
                                    int layers) {
   std::vector<DenseCell> cells;
-  const std::vector<const Samples*> chosen = with_threads(samples, cost.threads);
+  std::vector<const Samples*> chosen = with_threads(samples, cost.threads);
+  std::erase_if(chosen, [](const Samples* one) { return one->at.contains(kCopierCoordinate); });
   const std::vector<double> typical = typical_values(chosen);
   for (size_t i = 0; i < chosen.size(); ++i) {
     const Samples& one = *chosen[i];

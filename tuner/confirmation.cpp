@@ -12,6 +12,10 @@ auto engages(const EngineConfig& config) {
   return std::tuple(config.strategy, config.threads, config.fetch_mechanism, config.look_ahead);
 }
 
+auto policy(const EngineConfig& config) {
+  return std::tuple(engages(config), config.fetch_of_misses, config.promote_bytes_per_layer);
+}
+
 bool is_plain_offload(const EngineConfig& config) {
   return config.strategy == Strategy::kOffload && config.fetch_mechanism == FetchMechanism::kSm &&
          config.look_ahead == LookAhead::kOff;
@@ -37,8 +41,10 @@ std::vector<size_t> candidates_to_confirm(const SearchResult& search) {
   }
   for (size_t i = 1; i < ranked.size() && chosen.size() < kMaxConfirmed; ++i) {
     const EngineConfig& config = ranked[i].config;
-    if (any([&](const EngineConfig& other) { return engages(other) == engages(config); })) continue;
-    const bool near = ranked[i].score >= (1 - kNearFraction) * ranked[0].score || is_tie(ranked[i], ranked[0]);
+    if (any([&](const EngineConfig& other) { return policy(other) == policy(config); })) continue;
+    const bool run = any([&](const EngineConfig& other) { return engages(other) == engages(config); });
+    const double fraction = run ? kNearPolicyFraction : kNearFraction;
+    const bool near = ranked[i].score >= (1 - fraction) * ranked[0].score || is_tie(ranked[i], ranked[0]);
     if (near) chosen.push_back(i);
   }
   std::sort(chosen.begin(), chosen.end());

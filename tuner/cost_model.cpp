@@ -26,6 +26,7 @@ constexpr CostTermInfo kTerms[] = {
     {CostTerm::kCopyEnginePerExpert, "s_f_copy_engine", "s", false, true},
     {CostTerm::kLookAhead, "a_r", "s", true, true},
     {CostTerm::kLookAheadPerToken, "e_r", "s", true, true},
+    {CostTerm::kCopier, "a_q", "s", true, true},
 };
 static_assert(std::size(kTerms) == kCostTermCount);
 
@@ -66,11 +67,12 @@ double between_layers(const DenseCost& dense, int tokens, int64_t context, int l
 
 namespace {
 
-double base_seconds(const CostParameters& cost, const LayerCounts& n) {
-  return cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens + cost[CostTerm::kPerPromotion] * n.promoted;
+double base_seconds(const CostParameters& cost, Device device, const LayerCounts& n) {
+  const double promotions = device == Device::kHost ? cost[CostTerm::kPerPromotion] * n.promoted : 0;
+  return cost[CostTerm::kBase] + cost[CostTerm::kBasePerToken] * n.tokens + promotions;
 }
 
-// A layer behind its base, with `ahead` seconds of prefetches on the link behind the fetches.
+// A layer behind its base, with `ahead` seconds of prefetches and promotions on the link behind the fetches.
 double cuda_arms(const CostParameters& cost, const LayerCounts& n, double ahead, bool& cpu_last) {
   const double compute_slower = cost[CostTerm::kContentionCompute], link_slower = cost[CostTerm::kContentionLink];
   const double cpu = (n.cpu > 0 ? cost[CostTerm::kCpuFixed] : 0) + cpu_work(cost, n.cpu, n.cpu_picks);
@@ -107,18 +109,26 @@ double host_arms(const CostParameters& cost, const LayerCounts& n, double ahead)
 
 LayerPieces layer_pieces(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
   const double ahead = cost[CostTerm::kLinkPerExpert] * n.prefetched;
+  const double promoted = cost[CostTerm::kLinkPerExpert] * n.promoted;
+  const double fetched = cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * n.fetched;
   LayerPieces pieces;
-  pieces.base = base_seconds(cost, n);
-  pieces.arms = device == Device::kCuda ? cuda_arms(cost, n, ahead, pieces.cpu_last) : host_arms(cost, n, ahead);
-  if (n.prefetched == 0) return pieces;
-  const double link = cost[CostTerm::kLinkFixed] + cost[CostTerm::kLinkPerExpert] * n.fetched + ahead;
-  pieces.rest = std::max(0.0, link - between - pieces.base - pieces.arms);
+  pieces.base = base_seconds(cost, device, n);
+  if (device == Device::kCuda) {
+    pieces.arms = cuda_arms(cost, n, ahead + promoted, pieces.cpu_last);
+    pieces.link = (n.fetched > 0 ? fetched : 0) + ahead + promoted;
+    // What does not fit beside the arms goes on through the layer's other kernels, which stand still meanwhile.
+    if (n.promoted > 0) pieces.rest = std::min(std::max(0.0, pieces.link - pieces.arms), between + pieces.base);
+  } else {
+    pieces.arms = host_arms(cost, n, ahead);
+  }
+  if (n.prefetched > 0) pieces.rest += std::max(0.0, fetched + ahead - between - pieces.base - pieces.arms);
   return pieces;
 }
 
 double layer_seconds(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
   const LayerPieces pieces = layer_pieces(cost, device, n, between);
-  return pieces.base + pieces.arms + pieces.rest;
+  const double seconds = pieces.base + pieces.arms + pieces.rest;
+  return n.promoted == 0 ? seconds : seconds + promotion_wait(pieces.link, seconds + between);
 }
 
 double step_seconds(const CostParameters& cost, const DenseCost& dense, Device device, int64_t context,
@@ -126,11 +136,19 @@ double step_seconds(const CostParameters& cost, const DenseCost& dense, Device d
   FT_CHECK(!replay.distribution.empty() && replay.steps > 0);
   const int tokens = replay.distribution[0].counts.tokens;
   const double between = between_layers(dense, tokens, context, replay.layers);
-  double layers = 0;
+  double layers = 0, link = 0;
+  bool promotes = false, copies = false;
   for (const WeightedCounts& entry : replay.distribution) {
-    layers += static_cast<double>(entry.times) * layer_seconds(cost, device, entry.counts, between);
+    const LayerPieces pieces = layer_pieces(cost, device, entry.counts, between);
+    const double share = static_cast<double>(entry.times) / static_cast<double>(replay.steps);
+    layers += share * (pieces.base + pieces.arms + pieces.rest);
+    link += share * pieces.link;
+    promotes = promotes || entry.counts.promoted > 0;
+    copies = copies || entry.counts.promoted + entry.counts.prefetched > 0;
   }
-  return dense.seconds(tokens, context) + layers / static_cast<double>(replay.steps);
+  const double copier = device == Device::kCuda && copies ? cost[CostTerm::kCopier] : 0;
+  const double seconds = dense.seconds(tokens, context) + copier + layers;
+  return promotes ? seconds + promotion_wait(link, seconds - between) : seconds;
 }
 
 SplitTable best_split(const CostParameters& cost, Device device, int tokens, int picks, int distinct,

@@ -16,8 +16,13 @@
 // base is router, merge and hand-over: fixed and per token. While copies and W run together, W takes 1 +
 // contention_compute and the link 1 + contention_link of its time alone; what is left of one when the other has ended
 // runs at full speed (measured on two cores: one expert to fetch and 1, 2, 3 on the CPU take 26 + 8, 16, 25 us, three
-// to fetch and one on the CPU 49 + 6, where a link slowed to its end would take 49 + 18). A promotion costs
-// per_promotion.
+// to fetch and one on the CPU 49 + 6, where a link slowed to its end would take 49 + 18).
+// On the host a promotion costs per_promotion. On a GPU promotions take the link while no fetch does, over the whole
+// step, and the step ends when all are there: they slow CPU experts as fetches do, and
+//   t_step = max(t_dense + a_q + sum of t_layer,  sum of the link's time for fetches and promotions)
+// a_q is the kernel that copies them: it holds multiprocessors during the whole step. Promotions that do not fit beside
+// a layer's arms add their time to the layer, at most as long as its base and the dense part take (measured: 30 to 55 us
+// a layer that promotes in a hybrid, none where the CPU's experts take longer than the copy).
 // Look-ahead: a_r + e_r tokens a layer for the predicting router, and the link carries prefetched experts too, behind
 // the layer's own fetches: they slow what runs beside them like fetches, and where link time of a layer (fetches,
 // then s_f for each prefetched one) is longer than the layer and what follows it before the next one, the next layer
@@ -55,8 +60,9 @@ enum class CostTerm : uint8_t {
   kCopyEnginePerExpert,
   kLookAhead,  // per layer with look-ahead
   kLookAheadPerToken,
+  kCopier,  // per step, on a GPU: what promotions or prefetches cost before one is copied
 };
-inline constexpr int kCostTermCount = 18;
+inline constexpr int kCostTermCount = 19;
 inline constexpr int kLinearTermCount = 11;  // the ones that cells with one arm tell: before kLinkIdle
 
 struct CostTermInfo {
@@ -85,9 +91,14 @@ double layer_seconds(const CostParameters& cost, Device device, const LayerCount
 // The same in pieces, which sum to it.
 struct LayerPieces {
   double base = 0, arms = 0;
-  double rest = 0;        // of prefetches: what the next layer waits for
+  double rest = 0;        // of prefetches and promotions: what the next layer waits for
+  double link = 0;        // cuda: of fetches, prefetches and promotions, one after the other
   bool cpu_last = false;  // cuda: of the arms the CPU's ends last
 };
+// What a step waits for promotions at its end: they have `available` seconds of it.
+inline double promotion_wait(double link_seconds, double available) {
+  return link_seconds > available ? link_seconds - available : 0;
+}
 LayerPieces layer_pieces(const CostParameters& cost, Device device, const LayerCounts& counts, double between = 0);
 
 // The step without its MoE layers: t = fixed + per_token tokens + (per_position + per_further_position (tokens - 1))

@@ -16,7 +16,6 @@ namespace ft {
 namespace {
 
 constexpr double kConfidence = 0.95;
-constexpr uint64_t kBootstrapSeed = 20;
 
 // What decode measured of one candidate, point by point in the order of the profile.
 struct Measured {
@@ -40,7 +39,7 @@ Interval rate_ratio(const Measured& a, const Measured& b) {
     left.insert(left.end(), a.points[p]->values.begin(), a.points[p]->values.begin() + static_cast<int64_t>(rounds));
     right.insert(right.end(), b.points[p]->values.begin(), b.points[p]->values.begin() + static_cast<int64_t>(rounds));
   }
-  return bootstrap_ratio(left, right, kConfidence, kBootstrapSeed);
+  return ratio_interval(left, right, kConfidence);
 }
 
 // Told apart are two whose interval lies on the side of 1 where their medians are, too. On a machine whose speed jumps
@@ -342,7 +341,7 @@ class Decider {
     }
     if (entry == nullptr) return;
     for (const Measurement* point : entry->points) {
-      const Interval interval = bootstrap_median(point->values, kConfidence, kBootstrapSeed);
+      const Interval interval = median_interval(point->values, kConfidence);
       candidate.measured_tok_s.push_back(median(point->values));
       candidate.measured_low.push_back(std::min(interval.low, candidate.measured_tok_s.back()));
       candidate.measured_high.push_back(std::max(interval.high, candidate.measured_tok_s.back()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "probes/dense.h"
 #include "probes/layer_sweep.h"
 #include "tuner/nnls.h"
 
@@ -87,6 +88,23 @@ void set_look_ahead(const std::map<int, std::vector<double>>& differences, const
   cost[CostTerm::kLookAheadPerToken] = line.per_blob;
 }
 
+// Seconds that the copier adds to a step: of every round of every pair.
+std::vector<double> copier_differences(std::span<const Samples> dense, int threads) {
+  std::vector<double> differences;
+  for (const Samples& with : dense) {
+    if (coordinate(with, kCopierCoordinate) == 0 || static_cast<int>(coordinate(with, "threads")) != threads) continue;
+    for (const Samples& without : dense) {
+      const auto same = [&](const char* key) { return coordinate(with, key) == coordinate(without, key); };
+      if (coordinate(without, kCopierCoordinate) != 0 || !same("threads") || !same("tokens") || !same("context"))
+        continue;
+      for (size_t i = 0; i < std::min(with.values.size(), without.values.size()); ++i) {
+        differences.push_back(1e-6 * (with.values[i] - without.values[i]));
+      }
+    }
+  }
+  return differences;
+}
+
 void set_interval(CostTerm term, CostFit& fit) {
   const auto index = static_cast<size_t>(term);
   const double value = fit.cost[term];
@@ -118,6 +136,15 @@ void add_copy_engine_terms(std::span<const Samples> gather, uint64_t seed, CostF
   }
   set_interval(CostTerm::kCopyEngineFixed, fit);
   set_interval(CostTerm::kCopyEnginePerExpert, fit);
+}
+
+void add_copier_term(std::span<const Samples> dense, uint64_t seed, CostFit& fit) {
+  const std::vector<double> differences = copier_differences(dense, fit.cost.threads);
+  if (differences.empty()) return;
+  fit.cost[CostTerm::kCopier] = std::max(0.0, plain_median(differences));
+  Random random(seed);
+  for (CostParameters& draw : fit.draws) draw[CostTerm::kCopier] = std::max(0.0, resampled(random)(differences));
+  set_interval(CostTerm::kCopier, fit);
 }
 
 void add_look_ahead_terms(std::span<const Samples> sweep, uint64_t seed, CostFit& fit) {

@@ -27,4 +27,8 @@ void add_copy_engine_terms(std::span<const Samples> gather, uint64_t seed, CostF
 // Does nothing without pairs of fit's thread count.
 void add_look_ahead_terms(std::span<const Samples> sweep, uint64_t seed, CostFit& fit);
 
+// A GPU's copier of promotions and prefetches: steps of `dense` with and without it, in the same rounds. Does nothing
+// without pairs of fit's thread count.
+void add_copier_term(std::span<const Samples> dense, uint64_t seed, CostFit& fit);
+
 }  // namespace ft

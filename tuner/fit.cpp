@@ -36,7 +36,7 @@ Row linear_row(const LayerCounts& n, Device device, Branch branch) {
   row[at(CostTerm::kBase)] = 1;
   row[at(CostTerm::kBasePerToken)] = n.tokens;
   row[at(CostTerm::kSlotFixed)] = n.hits + n.fetched > 0 ? 1 : 0;
-  row[at(CostTerm::kPerPromotion)] = n.promoted;
+  row[at(CostTerm::kPerPromotion)] = device == Device::kHost ? n.promoted : 0;
   row[at(CostTerm::kCpuFixed)] = n.cpu > 0 ? 1 : 0;
   row[at(CostTerm::kCpuPerExpert)] = n.cpu;
   row[at(CostTerm::kCpuPerPick)] = n.cpu_picks - n.cpu;
@@ -182,16 +182,21 @@ struct Stages {
   std::vector<SweepCell> pure, contended, held_out;
 };
 
-Stages split_stages(std::span<const SweepCell> cells) {
+// On a GPU promotions take the link beside the CPU's experts, as fetches do.
+bool is_contended(Device device, const LayerCounts& n) {
+  return is_mixed(n) ? n.fetched > 0 : device == Device::kCuda && n.promoted > 0;
+}
+
+Stages split_stages(Device device, std::span<const SweepCell> cells) {
   Stages stages;
   for (const SweepCell& cell : cells) {
     FT_CHECK(cell.seconds > 0);
     if (cell.held_out) {
       stages.held_out.push_back(cell);
+    } else if (is_contended(device, cell.counts)) {
+      stages.contended.push_back(cell);
     } else if (!is_mixed(cell.counts)) {
       stages.pure.push_back(cell);
-    } else if (cell.counts.fetched > 0) {
-      stages.contended.push_back(cell);
     }
   }
   return stages;
@@ -279,7 +284,7 @@ void mark_held_out(std::vector<SweepCell>& cells) {
 
 CostFit fit_cost(Device device, int threads, std::span<const SweepCell> cells, uint64_t seed, int draws) {
   require_arms(cells);
-  const Stages stages = split_stages(cells);
+  const Stages stages = split_stages(device, cells);
   CostFit fit;
   fit.cost = fit_once(device, threads, stages);
   std::vector<SweepCell> fitted = stages.pure;

@@ -41,6 +41,7 @@ const Predictor::Replays& Predictor::replays_of(const SlotUse& use) {
   options.cache_policy = input_.base.cache_policy;
   options.max_distinct = max_distinct_;
   options.max_prefetches = use.max_prefetches;
+  options.fill_first = true;
   std::vector<ReplayResult> results;
   for (const auto& sequences : input_.sequences) results.push_back(replay(sequences, options));
   found = std::make_shared<const std::vector<ReplayResult>>(std::move(results));

@@ -210,15 +210,27 @@ bool is_same(ConfirmedCandidate a, const ConfirmedCandidate& b) {
   return a == b;
 }
 
-// Of a candidate that today's search does not rank.
-CandidatePrediction predict(const AnalysisInput& input, const Analysis& analysis, const ConfirmedCandidate& candidate) {
+}  // namespace
+
+AnalysisInput analysis_input(const Recording& recording) {
+  AnalysisInput input = recording.inputs;
+  input.measurements = recording.samples.measurements;
+  input.trace = &recording.trace;
+  input.cores = recording.machine.cpus.usable_cores;
+  input.contexts = recording.samples.conditions.contexts;
+  input.batches = recording.samples.conditions.batches;
+  return input;
+}
+
+CandidatePrediction predict_candidate(const AnalysisInput& input, const std::vector<ThreadModel>& models,
+                                      const ConfirmedCandidate& candidate) {
   CandidateSpec spec;
   spec.strategy = strategy_by_name(candidate.strategy).value();
   spec.threads = candidate.threads;
   spec.use = {candidate.slots, candidate.fetch_of_misses, candidate.promotions, spec.strategy == Strategy::kResident,
               candidate.max_prefetches_per_layer};
   spec.mechanism = fetch_mechanism_by_name(candidate.fetch_mechanism).value();
-  const SearchInput from = search_input(input, analysis.models);
+  const SearchInput from = search_input(input, models);
   const auto of_threads = [&](const ThreadModel& model) { return model.cost.cost.threads == candidate.threads; };
   const auto model = std::find_if(from.models.begin(), from.models.end(), of_threads);
   const bool pool_works =
@@ -232,18 +244,6 @@ CandidatePrediction predict(const AnalysisInput& input, const Analysis& analysis
   return Predictor(from).predict(spec);
 }
 
-}  // namespace
-
-AnalysisInput analysis_input(const Recording& recording) {
-  AnalysisInput input = recording.inputs;
-  input.measurements = recording.samples.measurements;
-  input.trace = &recording.trace;
-  input.cores = recording.machine.cpus.usable_cores;
-  input.contexts = recording.samples.conditions.contexts;
-  input.batches = recording.samples.conditions.batches;
-  return input;
-}
-
 ReplayedMachine replay(const Recording& recording) {
   const AnalysisInput input = analysis_input(recording);
   ReplayedMachine replayed{analyze(input), {}};
@@ -252,7 +252,9 @@ ReplayedMachine replay(const Recording& recording) {
   for (const ConfirmedCandidate& candidate : recording.expected.confirmed) {
     size_t at = 0;
     while (at < ranked.size() && !is_same(confirmed_of(ranked[at], input.formats.expert_bytes_max), candidate)) ++at;
-    if (at == ranked.size()) ranked.push_back(predict(input, replayed.analysis, candidate));
+    if (at == ranked.size()) {
+      ranked.push_back(predict_candidate(input, replayed.analysis.models, candidate));
+    }
     replayed.analysis.confirmed.push_back(at);
   }
   replayed.conclusion = conclude(input, replayed.analysis);

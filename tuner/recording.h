@@ -76,6 +76,9 @@ struct ReplayedMachine {
 };
 ReplayedMachine replay(const Recording& recording);
 RecordedDecision decision_of(const Recording& recording, const ReplayedMachine& replayed);
+// Of any candidate, ranked or not: whatever the search of today would say of it. Throws as replay() does.
+CandidatePrediction predict_candidate(const AnalysisInput& input, const std::vector<ThreadModel>& models,
+                                      const ConfirmedCandidate& candidate);
 // How the two differ, one line each; empty: they agree.
 std::vector<std::string> differences(const RecordedDecision& expected, const RecordedDecision& found);
 

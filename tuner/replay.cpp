@@ -76,6 +76,11 @@ LayerCounts count(const LayerPlan& plan, const Merged& merged, int tokens) {
   return counts;
 }
 
+int64_t free_slots(const SlotTable& table) {
+  const SlotTable::Content content = table.content();
+  return std::count_if(content.key_of_slot.begin(), content.key_of_slot.end(), [](auto key) { return key < 0; });
+}
+
 int64_t steps_of(const std::vector<TraceSequence>& sequences, const ReplayOptions& options) {
   FT_CHECK(!sequences.empty());
   const RoutingTrace& first = *sequences[0].trace;
@@ -140,29 +145,41 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
 
   ReplayResult result;
   result.layers = shape.layers;
-  result.steps = steps - options.discard_steps;
   result.misses_histogram.assign(static_cast<size_t>(max_distinct) + 1, 0);
   std::map<LayerCounts, int64_t> distribution;
   int64_t hits[2] = {0, 0}, experts[2] = {0, 0};
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t counted = step - options.discard_steps;
-    const int half = counted * 2 < result.steps ? 0 : 1;
-    for (int layer = 0; layer < shape.layers; ++layer) {
-      merge_layer(sequences, step, layer, merged);
-      table.plan(layer, merged.experts, options.fetch_of_misses, options.max_promotions, plan);
-      prefetcher.run(step, layer + 1, table);
-      if (counted < 0) continue;
-      LayerCounts counts = count(plan, merged, tokens);
-      counts.prefetched = prefetcher.copied();
-      result.predicted += prefetcher.predicted();
-      result.prefetched += prefetcher.copied();
-      result.prefetch_useful += plan.first_uses;
-      ++distribution[counts];
-      ++result.misses_histogram[static_cast<size_t>(counts.misses())];
-      hits[half] += counts.hits;
-      experts[half] += counts.hits + counts.misses();
+  const auto run = [&](int64_t begin, int64_t end, bool counted) {
+    if (counted) result.steps = end - begin;
+    for (int64_t step = begin; step < end; ++step) {
+      const int half = (step - begin) * 2 < end - begin ? 0 : 1;
+      for (int layer = 0; layer < shape.layers; ++layer) {
+        merge_layer(sequences, step, layer, merged);
+        table.plan(layer, merged.experts, options.fetch_of_misses, options.max_promotions, plan);
+        prefetcher.run(step, layer + 1, table);
+        if (!counted) continue;
+        LayerCounts counts = count(plan, merged, tokens);
+        counts.prefetched = prefetcher.copied();
+        result.predicted += prefetcher.predicted();
+        result.prefetched += prefetcher.copied();
+        result.prefetch_useful += plan.first_uses;
+        ++distribution[counts];
+        ++result.misses_histogram[static_cast<size_t>(counts.misses())];
+        hits[half] += counts.hits;
+        experts[half] += counts.hits + counts.misses();
+      }
     }
+  };
+  int64_t first = options.discard_steps;
+  run(0, first, false);
+  int64_t free = options.fill_first ? free_slots(table) : 0;
+  for (int pass = 0; free > 0 && pass < kMaxFillPasses; ++pass) {
+    run(first, steps, false);
+    first = 0;
+    const int64_t left = free_slots(table);
+    if (left == free) break;
+    free = left;
   }
+  run(first, steps, true);
   for (const auto& [counts, times] : distribution) result.distribution.push_back({counts, times});
   for (const int half : {0, 1}) {
     if (experts[half] > 0) {

@@ -35,7 +35,12 @@ struct ReplayOptions {
   CachePolicy cache_policy = CachePolicy::kLrfu;
   int max_distinct = 0;    // of a layer at the engine's largest batch; 0: of these sequences
   int max_prefetches = 0;  // of the next layer, from the traces' predictions; 0: look-ahead off
+  // Where slots are still free after discard_steps, as where one promotion a layer and step fills them, the rest of the
+  // sequences and then all of them again are no more than warming, until no slot is free or a pass filled none, at most
+  // kMaxFillPasses times; then all of them are counted.
+  bool fill_first = false;
 };
+inline constexpr int kMaxFillPasses = 4;
 
 // What one MoE layer of one step did. Experts are distinct ones; picks are expert-token pairs, equal to the experts
 // when one sequence is decoded.

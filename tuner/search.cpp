@@ -129,13 +129,18 @@ class Search {
       for (const size_t model : measured_) add(spec_of(Strategy::kCpu, model, {0, none, 0, false, 0}));
     }
     if (input_.slots == 0) return;
+    bool first = true;  // the largest slot count
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
       std::vector<Policy> policies;  // with slots but no promotion the cache would stay empty
       for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) policies.push_back({none, promotions});
       for (const size_t model : measured_) {
-        const auto best = best_of(spec_of(Strategy::kCpu, model, {slots, none, 1, false, 0}), policies);
-        if (best) add(*best);
+        const CandidateSpec base = spec_of(Strategy::kCpu, model, {slots, none, 1, false, 0});
+        const auto best = best_of(base, policies);
+        if (!best) continue;
+        add(*best);
+        if (first) add_others(*best, policies);
       }
+      first = false;
     }
   }
 
@@ -152,11 +157,12 @@ class Search {
                  "with " + std::to_string(slots) + " slots every split is offload's or cpu's at the misses that occur");
           continue;
         }
-        if (kept.empty()) kept = best;
         CandidateSpec chosen = base;
         chosen.use.fetch_of_misses = best[0].fetch_of_misses;
         chosen.use.max_promotions = best[0].max_promotions;
         add_variants(chosen, best);
+        if (kept.empty()) add_others(chosen, all);
+        if (kept.empty()) kept = best;
       }
     }
   }
@@ -205,6 +211,17 @@ class Search {
         ahead_score = score;
       }
       if (ahead) add(*ahead);
+    }
+  }
+
+  // Rows of other policies than the best one's, by the first mechanism and without look-ahead.
+  void add_others(const CandidateSpec& best, const std::vector<Policy>& policies) {
+    const Policy first{best.use.fetch_of_misses, best.use.max_promotions};
+    for (const Policy& policy : other_policies(predictor_, budget_, best, policies, first)) {
+      CandidateSpec spec = best;
+      spec.use.fetch_of_misses = policy.fetch_of_misses;
+      spec.use.max_promotions = policy.max_promotions;
+      add(spec);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "tuner/search_prune.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tuner/search_space.h"
 
@@ -58,6 +59,30 @@ std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, co
     }
   }
   return best;
+}
+
+std::vector<Policy> other_policies(Predictor& predictor, ReplayBudget& budget, const CandidateSpec& base,
+                                   const std::vector<Policy>& policies, const Policy& first) {
+  std::vector<std::pair<double, const Policy*>> scored;
+  for (const Policy& policy : policies) {
+    CandidateSpec spec = base;
+    spec.use.fetch_of_misses = policy.fetch_of_misses;
+    spec.use.max_promotions = policy.max_promotions;
+    if (policy == first || !budget.allows(spec.use)) continue;
+    if (base.strategy == Strategy::kHybrid && !is_hybrid(spec.use, predictor.replays(spec.use))) continue;
+    scored.emplace_back(predictor.score(spec), &policy);
+  }
+  std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<Policy> others;
+  std::set<int> budgets = {first.max_promotions};
+  for (const bool only_new : {true, false}) {
+    for (const auto& [score, policy] : scored) {
+      if (others.size() == kOtherPolicies) return others;
+      if (std::find(others.begin(), others.end(), *policy) != others.end()) continue;
+      if (!only_new || budgets.insert(policy->max_promotions).second) others.push_back(*policy);
+    }
+  }
+  return others;
 }
 
 }  // namespace ft

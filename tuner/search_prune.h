@@ -17,6 +17,7 @@ namespace ft {
 // slot counts stay inside it.
 inline constexpr int kMaxReplays = 160;
 inline constexpr size_t kKeptPolicies = 3;
+inline constexpr size_t kOtherPolicies = 3;  // rows of one strategy with another split or promotion budget
 
 struct Policy {
   SplitTable fetch_of_misses;
@@ -49,5 +50,10 @@ std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits);
 // best kKeptPolicies for each mechanism, the first mechanism's best first. Empty when none is, or no replay is left.
 std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, const CandidateSpec& base,
                                   const std::vector<Policy>& policies, const std::vector<FetchMechanism>& mechanisms);
+
+// Of `policies` other than the first, what a decode run would tell most about: the best of each promotion budget, then
+// the next best, kOtherPolicies at most. What a promotion costs is what the model knows least.
+std::vector<Policy> other_policies(Predictor& predictor, ReplayBudget& budget, const CandidateSpec& base,
+                                   const std::vector<Policy>& policies, const Policy& first);
 
 }  // namespace ft

@@ -58,17 +58,29 @@ double StepParts::total() const {
   return sum;
 }
 
-StepParts layer_parts(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
-  const LayerPieces pieces = layer_pieces(cost, device, n, between);
+namespace {
+
+// Promotions that a layer or a step waits for are left out.
+StepParts parts_of(const CostParameters& cost, Device device, const LayerCounts& n, const LayerPieces& pieces) {
   StepParts parts;
   parts[StepPart::kSynchronization] = cost[CostTerm::kBase];
   parts[StepPart::kMerge] = cost[CostTerm::kBasePerToken] * n.tokens;
-  parts[StepPart::kFetch] = cost[CostTerm::kPerPromotion] * n.promoted + pieces.rest;
+  parts[StepPart::kFetch] = pieces.rest;
+  if (device == Device::kHost) parts[StepPart::kFetch] += cost[CostTerm::kPerPromotion] * n.promoted;
   if (device == Device::kCuda) {
     cuda_parts(cost, n, pieces, parts);
   } else {
     host_parts(cost, n, pieces.arms, parts);
   }
+  return parts;
+}
+
+}  // namespace
+
+StepParts layer_parts(const CostParameters& cost, Device device, const LayerCounts& n, double between) {
+  const LayerPieces pieces = layer_pieces(cost, device, n, between);
+  StepParts parts = parts_of(cost, device, n, pieces);
+  if (n.promoted > 0) parts[StepPart::kFetch] += promotion_wait(pieces.link, parts.total() + between);
   return parts;
 }
 
@@ -78,13 +90,21 @@ StepParts step_parts(const CostParameters& cost, const DenseCost& dense, Device 
   const int tokens = replay.distribution[0].counts.tokens;
   const double between = between_layers(dense, tokens, context, replay.layers);
   StepParts parts;
+  double link = 0;
+  bool promotes = false, copies = false;
   for (const WeightedCounts& entry : replay.distribution) {
-    const StepParts layer = layer_parts(cost, device, entry.counts, between);
+    const LayerPieces pieces = layer_pieces(cost, device, entry.counts, between);
+    const StepParts layer = parts_of(cost, device, entry.counts, pieces);
     const double share = static_cast<double>(entry.times) / static_cast<double>(replay.steps);
     for (int i = 0; i < kStepPartCount; ++i) parts.seconds[i] += share * layer.seconds[i];
+    link += share * pieces.link;
+    promotes = promotes || entry.counts.promoted > 0;
+    copies = copies || entry.counts.promoted + entry.counts.prefetched > 0;
   }
   parts[StepPart::kDense] = dense.fixed + dense.per_token * tokens;
   parts[StepPart::kAttention] = dense.attention_seconds(tokens, context);
+  if (device == Device::kCuda && copies) parts[StepPart::kFetch] += cost[CostTerm::kCopier];
+  if (promotes) parts[StepPart::kFetch] += promotion_wait(link, parts.total() - between);
   return parts;
 }
 

@@ -82,12 +82,10 @@ void check_ranges(const ModelGeometry& geometry, const ModelFormats& formats, co
 
 int64_t step_tokens(const EngineConfig& config) { return std::max(config.prefill_chunk, config.max_batch); }
 
-// Windows make a cache smaller on the host device only.
-int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config, Device device) {
+int64_t kv_cache_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   int64_t elements = 0;
   for (const KvLayer& layer : geometry.kv) {
-    const int64_t positions =
-        device == Device::kHost ? kv_positions(layer, config.max_context, step_tokens(config)) : config.max_context;
+    const int64_t positions = kv_positions(layer, config.max_context, step_tokens(config));
     elements = plus(elements, times(times(times(2, layer.kv_heads), layer.head_dim), positions));
   }
   int64_t open = 0;  // fp32 whatever the numerics
@@ -137,7 +135,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
   check_ranges(geometry, formats, config);
   FixedPools pools;
   pools.dense = formats.dense_bytes;
-  pools.kv = kv_cache_bytes(geometry, config, inputs.device);
+  pools.kv = kv_cache_bytes(geometry, config);
   pools.state = state_bytes(geometry, config);
   pools.activations = activation_bytes(geometry, config);
   pools.logits = times(times(max_logits_rows(config), geometry.vocab), sizeof(float));
@@ -156,6 +154,7 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     pools.staging = plus(pools.staging, times(picks, static_cast<int64_t>(geometry.moe_layers.size())));
     pools.prefill_staging = prefill_staging_bytes(geometry, formats);
     pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
+    if (!geometry.compressed.empty()) pools.activations = plus(pools.activations, 2 * kCompressedGroupBytes);
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
   if (config.host_memory_limit_bytes) {
@@ -353,6 +352,14 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
   const int64_t scratch =
       times(times(config.threads, plus(config.max_context, 2 * geometry.max_head_dim())), sizeof(float));
   return plus(plus(per_step, compressed_bytes(geometry, config)), plus(tables, scratch));
+}
+
+int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context) {
+  int64_t most = 1;
+  for (const CompressedLayer& layer : geometry.compressed) {
+    most = std::max(most, layer.attended(max_context) * layer.head_dim * 2 * int64_t{sizeof(bf16)});
+  }
+  return std::max<int64_t>(1, kCompressedGroupBytes / most);
 }
 
 int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,

@@ -70,6 +70,10 @@ constexpr int64_t prefill_group_experts(int64_t experts, int64_t expert_bytes) {
   const int64_t group = fit > kMinStagedExperts ? fit : kMinStagedExperts;
   return group < experts ? group : experts;
 }
+// Tokens of a step that attend at a time on a GPU where attention is to compressed entries: what each attends to is
+// gathered first, as keys and values, and these are kCompressedGroupBytes for all of them, or 1 token's.
+inline constexpr int64_t kCompressedGroupBytes = int64_t{64} << 20;
+int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context);
 // The prefill chunk to serve with where nobody asked for one: on the host the config's own; on a GPU the most tokens,
 // 64 to kDefaultPrefillChunk by powers of two and not beyond the context, whose buffers (activations, logits) take at
 // most a kPrefillShare-th of what dense weights and KV cache leave: every chunk brings all experts over the link once,

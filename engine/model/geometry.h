@@ -71,7 +71,7 @@ struct CompressedLayer {
   bool operator==(const CompressedLayer&) const = default;
 };
 
-// Positions of one sequence in a layer's cache on the host device. Of a layer with a window it is a ring that holds
+// Positions of one sequence in a layer's cache. Of a layer with a window it is a ring that holds
 // what the first of a step's tokens still sees when the last one has been appended; whole splits of attention, so that
 // a split never lies across the end of the ring.
 constexpr int64_t kv_positions(const KvLayer& layer, int64_t max_context, int64_t step_tokens) {

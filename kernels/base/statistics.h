@@ -1,7 +1,6 @@
 // Small pure statistics over raw samples.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 namespace ft {
@@ -15,10 +14,11 @@ struct Interval {
   double high = 0;
 };
 
-// Percentile bootstrap interval of the median, `confidence` in (0, 1), reproducible for a seed.
-Interval bootstrap_median(std::span<const double> values, double confidence, uint64_t seed);
+// Interval that holds the true median of what the values are drawn from, `confidence` in (0, 1): from the order of the
+// values, below six of them from their spread as if they were normal. Of one value that value: it says nothing.
+Interval median_interval(std::span<const double> values, double confidence);
 
-// Interval of the ratio median(a) / median(b) of paired, interleaved samples (same length): bootstrap over log ratios.
-Interval bootstrap_ratio(std::span<const double> a, std::span<const double> b, double confidence, uint64_t seed);
+// Of the ratio of paired, interleaved samples (same length, all > 0): of the median of their log ratios.
+Interval ratio_interval(std::span<const double> a, std::span<const double> b, double confidence);
 
 }  // namespace ft

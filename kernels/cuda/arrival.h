@@ -1,8 +1,8 @@
 // Bytes on their way into slots: who brings them counts them, who reads them waits for the count.
 //
-// A blob arrives in units, in a fixed order: its last unit first, which ends with the trailer, then from the front. The
-// units that gate_up needs come before the others and are counted apart, so that neither count says more than it knows
-// when several warps or a copy engine bring units out of order.
+// A blob arrives in units, in a fixed order: its last ones first, which have the biases and the trailer, then from the
+// front. The units that gate_up needs come before the others and are counted apart, so that neither count says more
+// than it knows when several warps or a copy engine bring units out of order.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@ namespace ft::cuda {
 struct CpuMailbox;
 
 inline constexpr int64_t kUnitBytes = 4096;
-inline constexpr int kArrivalParts = 2;  // gate, up and trailer; the rest
+inline constexpr int kArrivalParts = 2;  // gate, up, biases and trailer; the rest
 inline constexpr uint32_t kAllArrived = ~uint32_t{0};
 // A counter that nobody waits for any more; units that come late are added to it. Slots never count so many.
 inline constexpr uint32_t kGivenUp = uint32_t{1} << 31;
 
 struct BlobUnits {
   uint32_t all = 0;
-  uint32_t gate_up = 0;  // of these: what gate_up needs, in order of copying the first
+  uint32_t gate_up : 20 = 0;  // of these: what gate_up needs, in order of copying the first
+  uint32_t tail : 12 = 1;     // of these: the blob's last ones
 };
-// REQUIRES 0 < layout.bytes < 4 GiB, a multiple of kUnitBytes.
+// REQUIRES 0 < layout.bytes < 4 GiB, a multiple of kUnitBytes, and biases of less than 16 MiB.
 BlobUnits blob_units(const ExpertLayout& layout);
 
 // One blob's way from the bank to a slot.

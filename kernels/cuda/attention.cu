@@ -48,27 +48,35 @@ __global__ __launch_bounds__(kWarp* kHeadsPerBlock) void prepare_kernel(const At
   const auto head_dim = static_cast<int>(args.head_dim);
   const bool query = unit < args.heads;
   const int64_t offset = (query ? unit : unit - args.heads) * args.head_dim;
-  float* q = args.q + token * args.q_stride + offset;
+  float* q = args.q + token * args.q_stride + unit * query_stride(args.gated, args.head_dim);
   const float* from = query ? q : args.k + token * args.kv_stride + offset;
   float* x = heads[threadIdx.y];
-  for (int d = lane; d < head_dim; d += kWarp) x[d] = from[d];
-  __syncwarp();
+  const auto load = [&](const float* row) {
+    for (int d = lane; d < head_dim; d += kWarp) x[d] = row[d];
+    __syncwarp();
+  };
+  load(from);
   const int64_t angles = position * args.rotary_half;
   const HeadRotation rotation{head_dim, static_cast<int>(args.rotary_half), args.norm_eps, args.cos + angles,
                               args.sin + angles};
-  norm_and_rotate(x, rotation, query ? args.q_norm : args.k_norm, lane);
+  const float* norm = query ? args.q_norm : args.k_norm;
+  norm_and_rotate(x, rotation, norm != nullptr, norm, lane);
   if (query) {
     for (int d = lane; d < head_dim; d += kWarp) q[d] = low_bf16(bf16_bits(x[d]));
     return;
   }
-  const float* value = args.v + token * args.kv_stride + offset;
-  bf16* keys = args.kv.data +
-               (args.sequence[token] * args.kv.positions + position) * kv_stride(args.kv_heads, args.head_dim) + offset;
-  bf16* values = keys + args.kv_heads * args.head_dim;
-  for (int d = lane; d < head_dim; d += kWarp) {
-    keys[d].bits = static_cast<uint16_t>(bf16_bits(x[d]));
-    values[d].bits = static_cast<uint16_t>(bf16_bits(value[d]));
-  }
+  bf16* keys =
+      args.kv.data +
+      (args.sequence[token] * args.kv.positions + kv_row(args.kv, position)) * kv_stride(args.kv_heads, args.head_dim) +
+      offset;
+  const auto store = [&](bf16* to) {
+    for (int d = lane; d < head_dim; d += kWarp) to[d].bits = static_cast<uint16_t>(bf16_bits(x[d]));
+    __syncwarp();
+  };
+  store(keys);
+  load(args.value_is_key ? from : args.v + token * args.kv_stride + offset);
+  norm_and_rotate(x, {head_dim, 0, args.norm_eps, nullptr, nullptr}, args.v_norm, nullptr, lane);
+  store(keys + args.kv_heads * args.head_dim);
 }
 
 // ---- attention
@@ -105,7 +113,11 @@ struct Walk {
   const bf16* values = nullptr;
   int64_t stride = 0;
   int64_t begin = 0, length = 0;  // visible positions
+  int64_t ring = 0;
   int head_dim = 0;
+
+  // Rows of a split follow each other.
+  __device__ __forceinline__ int64_t offset(int64_t start) const { return (ring == 0 ? start : start % ring) * stride; }
 };
 
 // Dimensions d and d + 1 of a row, +0 past head_dim. kPairs: rows are aligned for pairs and head_dim is even.
@@ -127,6 +139,7 @@ __device__ __forceinline__ void score_split(const Walk& walk, int64_t start, con
                                             float* scores) {
   const int lane = thread % kLanes;
   const int first = thread / kLanes;
+  const bf16* keys = walk.keys + walk.offset(start);
   float sums[kRounds] = {};
 #pragma unroll 4
   for (int d = 2 * lane; d - 2 * lane < walk.head_dim; d += kDimsPerBlock) {
@@ -135,7 +148,7 @@ __device__ __forceinline__ void score_split(const Walk& walk, int64_t start, con
     for (int i = 0; i < kRounds; ++i) {
       const int64_t t = start + first + i * kPositionsAtOnce;
       const bool visible = t >= walk.begin && t < walk.length;
-      pairs[i] = visible ? load_pair<kPairs>(walk.keys + t * walk.stride, d, walk.head_dim) : 0u;
+      pairs[i] = visible ? load_pair<kPairs>(keys + (t - start) * walk.stride, d, walk.head_dim) : 0u;
     }
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
@@ -205,9 +218,10 @@ struct Softmax {
     out.joins.mask = mask;
   }
 
-  // Joins what waits, right to left; the sum of all.
-  __device__ __forceinline__ float finish(Joins& out) {
-    float m_right = 0.0f, total = 0.0f;
+  // Joins what waits, right to left; the sum and the maximum of all.
+  __device__ __forceinline__ float finish(Joins& out, float& m_right) {
+    float total = 0.0f;
+    m_right = -std::numeric_limits<float>::infinity();
     bool any = false;
     uint32_t mask = 0;
 #pragma unroll
@@ -243,7 +257,7 @@ struct Values {
     const int64_t start = split * kSplit;
     const int first = start < walk.begin ? static_cast<int>(walk.begin - start) : 0;
     const int last = walk.length - start < kSplit ? static_cast<int>(walk.length - start) : kSplit;
-    const bf16* row = walk.values + start * walk.stride + thread;
+    const bf16* row = walk.values + walk.offset(start) + thread;
     float sum[kDims] = {};
     for (int t = first; t < last; t += kLoads) {
       uint16_t v[kLoads][kDims];
@@ -298,6 +312,7 @@ __device__ __forceinline__ Walk walk_of(const AttentionArgs& args, int64_t token
   walk.values = walk.keys + args.kv_heads * args.head_dim;
   walk.length = args.position[token] + 1;
   walk.begin = args.window > 0 && walk.length > args.window ? walk.length - args.window : 0;
+  walk.ring = args.kv.ring;
   walk.head_dim = static_cast<int>(args.head_dim);
   return walk;
 }
@@ -310,11 +325,12 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs
   __shared__ Joins last_joins;
   __shared__ uint32_t waiting;
   __shared__ float total;
+  __shared__ SinkJoin sink;
   const auto thread = static_cast<int>(threadIdx.x);
   const auto head = static_cast<int>(blockIdx.x);
   const int64_t token = blockIdx.y;
   const Walk walk = walk_of(args, token, head);
-  const float* q_row = args.q + token * args.q_stride + head * args.head_dim;
+  const float* q_row = args.q + token * args.q_stride + head * query_stride(args.gated, args.head_dim);
   for (int d = thread; d < kHeadDimLimit; d += kThreads) {
     q[d] = d < walk.head_dim ? __uint_as_float(__float_as_uint(q_row[d]) & 0xffff0000u) : 0.0f;
   }
@@ -339,7 +355,12 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs
   }
   if (softmaxes) {
     waiting = softmax.waiting;  // before finish() empties it
-    total = softmax.finish(last_joins);
+    float largest;
+    total = softmax.finish(last_joins, largest);
+    if (args.sinks != nullptr) {
+      sink = join_of_sink(largest, args.sinks[head]);
+      total = sink.sum(total);
+    }
   }
   __syncthreads();
   if (thread >= kValueThreads) return;
@@ -349,7 +370,10 @@ __global__ __launch_bounds__(kThreads) void attention_kernel(const AttentionArgs
   for (int i = 0; i < kDims; ++i) {
     const int d = thread + i * kValueThreads;
     if (d >= walk.head_dim) break;
-    args.out[token * args.out_stride + head * args.head_dim + d] = count > 0 ? f32::div(out[i], total) : 0.0f;
+    float value = args.sinks != nullptr ? sink.out(out[i]) : out[i];
+    value = count > 0 ? f32::div(value, total) : 0.0f;
+    if (args.gated) value = gated_by(value, q_row[args.head_dim + d]);
+    args.out[token * args.out_stride + head * args.head_dim + d] = value;
   }
 }
 

@@ -25,6 +25,9 @@ namespace {
 // Items that scratch has room for beyond the largest units: small units of short contexts.
 constexpr int64_t kExtraItems = 1024;
 
+// Kinds of units (attention_plan.cuh) whose values do not stay in the rings of a team.
+constexpr unsigned excluded_kinds(int dim) { return dim > 256 ? 3u << 2 : dim > 128 ? 1u << 3 : 0u; }
+
 // Whether this block's item is the last of its token's head group to be finished. All threads, after a barrier.
 __device__ __forceinline__ bool finishes(unsigned* counter, int units, bool& last) {
   if (threadIdx.x == 0) {
@@ -47,7 +50,7 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
   let_next_start();
   if (threadIdx.x < kWarp) {
     make_plan({prepare.position, prepare.sequence, static_cast<int>(prepare.tokens), args.decode.window, groups,
-               static_cast<int>(gridDim.x), args.capacity, kDim > 128 ? 1u << 3 : 0u},
+               static_cast<int>(gridDim.x), args.capacity, excluded_kinds(kDim)},
               static_cast<int>(threadIdx.x), shared.plan);
   }
   __syncthreads();
@@ -71,7 +74,7 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
         unit.template operator()<8>();
         break;
       case 2:
-        unit.template operator()<4>();
+        if constexpr (kDim <= 256) unit.template operator()<4>();
         break;
       case 3:
         if constexpr (kDim <= 128) unit.template operator()<2>();
@@ -91,13 +94,13 @@ __global__ __launch_bounds__(kDecodeThreads, 1) void decode_kernel(const __grid_
 
 // Query heads at once: those of a key/value head, in groups that queries in registers allow.
 int heads_at_once(int group, int64_t head_dim) {
-  const int limit = head_dim > 128 ? 4 : 8;
+  const int limit = head_dim > 256 ? 2 : head_dim > 128 ? 4 : 8;
   int heads = 2;
   while (heads < limit && heads < group) heads *= 2;
   return heads;
 }
 
-bool has_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
+bool has_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256 || head_dim == 512; }
 
 constexpr int64_t kScratchBoundary = 256;
 int64_t rounded(int64_t bytes) { return ceil_div(bytes, kScratchBoundary) * kScratchBoundary; }
@@ -147,7 +150,8 @@ void launch_heads(const AttentionDecodeArgs& args, StreamHandle stream) {
     case 2:
       return launch_decode<2, kDim>(args, stream);
     case 4:
-      return launch_decode<4, kDim>(args, stream);
+      if constexpr (kDim <= 256) return launch_decode<4, kDim>(args, stream);
+      break;
     default:
       if constexpr (kDim <= 128) return launch_decode<8, kDim>(args, stream);
   }
@@ -170,7 +174,8 @@ void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream) {
   if (!has_kernel(prepare.head_dim) || reinterpret_cast<uintptr_t>(prepare.kv.data) % 16 != 0) {
     attention_prepare(prepare, stream);
     attention({prepare.q, prepare.q_stride, prepare.tokens, prepare.heads, prepare.kv_heads, prepare.head_dim,
-               args.scale, args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride},
+               args.scale, args.window, prepare.sequence, prepare.position, prepare.kv, args.out, args.out_stride,
+               prepare.gated, args.sinks},
               stream);
     return;
   }
@@ -179,8 +184,10 @@ void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream) {
       return launch_heads<64>(args, stream);
     case 128:
       return launch_heads<128>(args, stream);
-    default:
+    case 256:
       return launch_heads<256>(args, stream);
+    default:
+      return launch_heads<512>(args, stream);
   }
 }
 

@@ -47,8 +47,12 @@ __device__ __forceinline__ int swizzled(int row, int byte) { return byte ^ (row 
 template <int kDim>
 struct RowStream {
   using S = Shape<kDim>;
-  static constexpr int kCopies = kStageRows * S::kChunks / kWarp;  // of a thread, in a stage
-  static constexpr int kRowStep = kWarp / S::kChunks;              // rows between two copies of a thread
+  static constexpr int kCopies = kStageRows * S::kChunks / kWarp;                 // of a thread, in a stage
+  static constexpr int kRowCopies = S::kChunks > kWarp ? S::kChunks / kWarp : 1;  // of them, in a row
+  static constexpr int kRowStep = S::kChunks > kWarp ? 1 : kWarp / S::kChunks;    // rows between those that follow
+  static constexpr int kCopyStep = kWarp * 16;                                    // bytes between those of a row
+  __device__ __forceinline__ static constexpr int row_of(int copy) { return copy / kRowCopies * kRowStep; }
+  __device__ __forceinline__ static constexpr int byte_of(int copy) { return copy % kRowCopies * kCopyStep; }
 
   int64_t stride = 0, values = 0;  // bytes between positions, and from a position's key to its value
   int begin = 0, newest = 0;       // visible: [begin, newest]
@@ -57,13 +61,14 @@ struct RowStream {
   std::byte* ring = nullptr;
   const std::byte* from = nullptr;  // this thread's first 16 bytes of the next stage
   uint32_t to = 0;                  // and where they go in a ring's first stage
+  const bf16* inside = nullptr;     // an address of the cache, for what is not read
   bool whole = false;               // all of the warp's positions are visible and in the cache
 
-  // `keys` is position 0 of this key/value head. Issues a ring full of stages. The newest position's rows are not in
-  // the cache yet: patch() brings them.
-  __device__ __forceinline__ void start(const bf16* keys, int lane) {
+  // `keys` is row 0 of this key/value head, first_row the row of `first`. Issues a ring full of stages. The newest
+  // position's rows are not in the cache yet: patch() brings them.
+  __device__ __forceinline__ void start(const bf16* keys, int first_row, int lane) {
     const int row = lane / S::kChunks, byte = lane % S::kChunks * 16;
-    from = reinterpret_cast<const std::byte*>(keys) + (first + row) * stride + byte;
+    from = reinterpret_cast<const std::byte*>(keys) + (first_row + row) * stride + byte;
     to = shared_address(ring) + row * S::kRowBytes + swizzled(row, byte);
     whole = first >= begin && first + count * kStageRows <= newest;
 #pragma unroll 1
@@ -77,7 +82,7 @@ struct RowStream {
       const uint32_t stage_to = to + i % S::kStages * S::kStageBytes;
       if (whole) {
 #pragma unroll
-        for (int j = 0; j < kCopies; ++j) copy_16(place_of(stage_to, j), from + j * kRowStep * stride, true);
+        for (int j = 0; j < kCopies; ++j) copy_16(place_of(stage_to, j), from + row_of(j) * stride + byte_of(j), true);
       } else {
         issue_part(stage_to, first + (i < count ? i : i - count) * kStageRows + lane / S::kChunks, skip_newest);
       }
@@ -89,19 +94,18 @@ struct RowStream {
 
  private:
   __device__ __forceinline__ static uint32_t place_of(uint32_t stage_to, int j) {
-    const uint32_t place = stage_to + j * kRowStep * S::kRowBytes;
-    return kRowStep % 2 == 0 ? place : place ^ (j & 1) << 6;  // as swizzled()
+    const uint32_t place = stage_to + row_of(j) * S::kRowBytes + byte_of(j);
+    return place ^ (row_of(j) & 1) << 6;  // as swizzled()
   }
   // Zeros for positions that are not visible, which are not read.
   __device__ __forceinline__ void issue_part(uint32_t stage_to, int position, bool skip_newest) const {
 #pragma unroll
     for (int j = 0; j < kCopies; ++j) {
-      const int t = position + j * kRowStep;
+      const int t = position + row_of(j);
       const bool there = t >= begin && t <= newest;
       if (skip_newest && t == newest) continue;
-      // An address that is not read is the newest position's: always inside the cache.
-      const std::byte* source = from + (there ? j * kRowStep : newest - position) * stride;
-      copy_16(place_of(stage_to, j), source, there);
+      const std::byte* source = from + row_of(j) * stride + byte_of(j);
+      copy_16(place_of(stage_to, j), there ? source : reinterpret_cast<const std::byte*>(inside), there);
     }
   }
 
@@ -241,7 +245,7 @@ __device__ __forceinline__ void softmax_head(float* scores, int head, int j, int
 template <int kHeads, int kDim, int W>
 struct ValueTile {
   static constexpr int kOwn = W < kHeads ? kHeads / W : 1;
-  static constexpr int kParts = W > kHeads&& kDim >= 128 ? 2 : 1;  // warps that share a head
+  static constexpr int kParts = W <= kHeads || kDim < 128 ? 1 : kDim > 256 ? 4 : 2;  // warps that share a head
   static constexpr int kDims = kDim / kWarp / kParts;
   static constexpr bool kRows = kOwn == 1;  // how e stands
 
@@ -256,7 +260,11 @@ struct ValueTile {
   }
 
   __device__ __forceinline__ static void load_words(const std::byte* from, uint32_t (&words)[kDims / 2]) {
-    if constexpr (kDims == 8) {
+    if constexpr (kDims == 16) {
+      const uint4 x = *reinterpret_cast<const uint4*>(from), y = *reinterpret_cast<const uint4*>(from + 16);
+      words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+      words[4] = y.x, words[5] = y.y, words[6] = y.z, words[7] = y.w;
+    } else if constexpr (kDims == 8) {
       const uint4 x = *reinterpret_cast<const uint4*>(from);
       words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
     } else if constexpr (kDims == 4) {

@@ -33,6 +33,7 @@ struct DecodeShared {
   alignas(16) uint16_t new_rows[2][kDim];
   float m[kSlots][kHeads], sum[kSlots][kHeads];
   float total[kHeads];
+  SinkJoin sink[kHeads];
   JoinWeights<kHeads> weights;
   Plan plan;
   bool last;
@@ -44,7 +45,7 @@ struct Work {
   int kv_head, first_head, heads;  // query heads [first_head, first_head + heads)
   int first_split, last_split;     // visible
   int newest;                      // position
-  bf16* keys;                      // position 0 of this key/value head
+  bf16* keys;                      // row 0 of this key/value head
 };
 
 __device__ __forceinline__ Work work_of(const DecodeLaunch& args, const Plan& plan, const Item& item,
@@ -80,17 +81,17 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
   const bool waits = !waited;
   waited = true;
   if (warp < work.heads || (appends && (warp == kHeads || value))) {
-    const float* from = query ? args.q + work.token * args.q_stride + (work.first_head + warp) * kDim
-                              : (value ? args.v : args.k) + work.token * args.kv_stride + work.kv_head * kDim;
+    const float* from =
+        query ? args.q + work.token * args.q_stride + (work.first_head + warp) * query_stride(args.gated, kDim)
+              : (value && !args.value_is_key ? args.v : args.k) + work.token * args.kv_stride + work.kv_head * kDim;
     const float* norm = query ? args.q_norm : value ? nullptr : args.k_norm;
+    const bool normed = value ? args.v_norm : norm != nullptr;
     const int half = value ? 0 : static_cast<int>(args.rotary_half);
     const float* cos = args.cos + work.newest * args.rotary_half;
     const float* sin = args.sin + work.newest * args.rotary_half;
-    float x[kEach], w[kEach] = {}, c[kEach / 2], s[kEach / 2];
-    if (norm != nullptr) {
+    float x[kEach], w[kEach], c[kEach / 2], s[kEach / 2];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) w[i] = norm[lane + i * kWarp];
-    }
+    for (int i = 0; i < kEach; ++i) w[i] = norm != nullptr ? norm[lane + i * kWarp] : 1.0f;
 #pragma unroll
     for (int i = 0; i < kEach / 2; ++i) {
       const int j = lane + i * kWarp;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
     if (waits) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < kEach; ++i) x[i] = from[lane + i * kWarp];
-    if (norm != nullptr) norm_row<kEach>(x, w, args.norm_eps, lane);
+    if (normed) norm_row<kEach>(x, w, args.norm_eps, lane);
     float* row = shared.rows[warp];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) row[lane + i * kWarp] = x[i];
@@ -115,7 +116,8 @@ __device__ __forceinline__ void prepare_rows(const AttentionPrepareArgs& args, c
     }
     __syncwarp();
     uint16_t* new_row = shared.new_rows[value ? 1 : 0];
-    bf16* cached = work.keys + work.newest * kv_stride(args.kv_heads, kDim) + (value ? args.kv_heads * kDim : 0);
+    bf16* cached =
+        work.keys + kv_row(args.kv, work.newest) * kv_stride(args.kv_heads, kDim) + (value ? args.kv_heads * kDim : 0);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int d = lane + i * kWarp;
@@ -146,6 +148,7 @@ __device__ __forceinline__ RowStream<kDim> stream_of(const AttentionDecodeArgs& 
   stream.stride = kv_stride(args.prepare.kv_heads, kDim) * kBytes;
   stream.values = args.prepare.kv_heads * kDim * kBytes;
   stream.newest = work.newest;
+  stream.inside = args.prepare.kv.data;
   stream.begin = window > 0 && work.newest >= window ? work.newest + 1 - window : 0;
   stream.first = first;
   stream.count = count;
@@ -170,7 +173,7 @@ __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Wo
   const int split = unit * (kDecodeWarps / W) + team;
   const bool present = split >= work.first_split && split <= work.last_split;
   auto stream = stream_of<kDim>(args.decode, work, split * kSplit + in_team * kOwn, kCount, shared.ring[warp]);
-  if (present) stream.start(work.keys, lane);
+  if (present) stream.start(work.keys, kv_row(prepare.kv, stream.first), lane);
   const bool appends = unit == work.last_split / (kDecodeWarps / W);
   if (!ready || appends) prepare_rows(prepare, work, appends, waited, shared);
   float* scores = shared.scores[team];
@@ -227,12 +230,29 @@ __device__ __forceinline__ void attend_splits(const DecodeLaunch& args, const Wo
   }
 }
 
+// sink: of the head, if there are any; `sum` has it.
 __device__ __forceinline__ void write_out(const AttentionDecodeArgs& args, const Work& work, int head, int dim,
-                                          float2 value, float sum) {
+                                          float2 value, float sum, const SinkJoin& sink) {
   if (head >= work.heads) return;
-  float* out = args.out + work.token * args.out_stride + (work.first_head + head) * args.prepare.head_dim + dim;
-  out[0] = f32::div(value.x, sum);
-  out[1] = f32::div(value.y, sum);
+  const AttentionPrepareArgs& prepare = args.prepare;
+  const int64_t of_query = work.first_head + head;
+  float* out = args.out + work.token * args.out_stride + of_query * prepare.head_dim + dim;
+  if (args.sinks != nullptr) value = {sink.out(value.x), sink.out(value.y)};
+  value = {f32::div(value.x, sum), f32::div(value.y, sum)};
+  if (prepare.gated) {
+    const float* gate = prepare.q + work.token * prepare.q_stride + (2 * of_query + 1) * prepare.head_dim + dim;
+    value = {gated_by(value.x, gate[0]), gated_by(value.y, gate[1])};
+  }
+  out[0] = value.x;
+  out[1] = value.y;
+}
+
+// What a head ends with: its sum, with its sink if there are any, which goes to `sink`.
+__device__ __forceinline__ float end_sum(const AttentionDecodeArgs& args, const Work& work, int head, Softmax part,
+                                         SinkJoin& sink) {
+  if (args.sinks == nullptr || head >= work.heads) return part.sum;
+  sink = join_of_sink(part.m, args.sinks[work.first_head + head]);
+  return sink.sum(part.sum);
 }
 
 // Joins the unit's splits: to the result when there is no other unit, else to scratch. Ends with a barrier.
@@ -252,7 +272,7 @@ __device__ __forceinline__ void join_splits(const DecodeLaunch& args, const Work
     if (range.any(slot, 1)) part = {shared.m[slot][warp], shared.sum[slot][warp]};
     weigh_trees(shared.weights, warp, lane, kLeaves, range, part);
     if (lane == 0) {
-      shared.total[warp] = part.sum;
+      if (only_one) shared.total[warp] = end_sum(args.decode, work, warp, part, shared.sink[warp]);
       if (!only_one) args.heads[static_cast<int64_t>(item) * kHeads + warp] = {part.m, part.sum};
     }
   }
@@ -269,7 +289,7 @@ __device__ __forceinline__ void join_splits(const DecodeLaunch& args, const Work
     }
     join_trees(shared.weights, head, kLeaves, values);
     if (only_one) {
-      write_out(args.decode, work, head, thread % (kDim / 2) * 2, values[0], shared.total[head]);
+      write_out(args.decode, work, head, thread % (kDim / 2) * 2, values[0], shared.total[head], shared.sink[head]);
     } else {
       args.outs[static_cast<int64_t>(item) * kPairs + thread] = values[0];
     }
@@ -331,7 +351,16 @@ __device__ __forceinline__ void join_units(const DecodeLaunch& args, const Work&
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) values[i] = next[i];
   }
-  if (thread < kPairs) write_out(args.decode, work, head, thread % (kDim / 2) * 2, joined.out, joined.sum);
+  if (args.decode.sinks != nullptr) {
+    if (warp < work.heads && lane == 0) {
+      shared.sink[warp] = join_of_sink(larger, args.decode.sinks[work.first_head + warp]);
+    }
+    __syncthreads();
+    joined.sum = shared.sink[head].sum(joined.sum);
+  }
+  if (thread < kPairs) {
+    write_out(args.decode, work, head, thread % (kDim / 2) * 2, joined.out, joined.sum, shared.sink[head]);
+  }
 }
 
 }  // namespace ft::cuda

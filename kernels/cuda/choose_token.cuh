@@ -44,9 +44,11 @@ __device__ __forceinline__ void sort_largest_first(uint32_t (&key)[kCount], int3
   }
 }
 
-// logits: of the lane's experts; below kPerLane * 32 experts, k at most 32. Whole warp.
+// logits: of the lane's experts; below kPerLane * 32 experts, k at most 32. expert_scale: (experts) or null. Whole
+// warp.
 template <int kPerLane>
-__device__ __forceinline__ Chosen choose_token(const float (&logits)[kPerLane], int experts, int k, bool renormalize) {
+__device__ __forceinline__ Chosen choose_token(const float (&logits)[kPerLane], int experts, int k, bool renormalize,
+                                               const float* expert_scale) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float p[kPerLane], largest = -__builtin_huge_valf();
 #pragma unroll
@@ -99,6 +101,7 @@ __device__ __forceinline__ Chosen choose_token(const float (&logits)[kPerLane], 
     key[kPerLane - 1] = own ? 0u : key[kPerLane - 1];
   }
   if (renormalize) chosen.weight = f32::div(chosen.weight, all);
+  if (expert_scale != nullptr && lane < k) chosen.weight = f32::mul(chosen.weight, __ldg(expert_scale + chosen.id));
   return chosen;
 }
 

@@ -42,24 +42,31 @@ __device__ __forceinline__ void wait_for_bytes(uint32_t barrier) {
 }
 #endif
 
-// As launch(), as one cluster of `blocks`.
+// As launch(), the grid's blocks in clusters of `cluster` neighbours in x.
 template <class... Parameters, class... Args>
-void launch_cluster(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes,
-                    StreamHandle stream, Args&&... args) {
+void launch_clusters(void (*kernel)(Parameters...), dim3 grid, unsigned cluster, unsigned threads, size_t shared_bytes,
+                     StreamHandle stream, Args&&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = blocks;
+  attributes[0].val.clusterDim.x = cluster;
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
+  config.gridDim = grid;
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), "cannot launch a cluster");
+  check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), "cannot launch clusters");
+}
+
+// As launch(), as one cluster of `blocks`.
+template <class... Parameters, class... Args>
+void launch_cluster(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, size_t shared_bytes,
+                    StreamHandle stream, Args&&... args) {
+  launch_clusters(kernel, dim3(blocks), blocks, threads, shared_bytes, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace ft::cuda

@@ -32,12 +32,13 @@ void check_write(int code) {
 struct CopyProxy::State {
   enum Activity : uint32_t { kAsleep, kAwake, kStopping };
 
-  explicit State(int most)
+  State(int most, const std::byte* pieces_begin)
       : mailbox(sizeof(CopyMailbox)),
         lists(int64_t{kCopyLists} * most * sizeof(Copy)),
         signals(sizeof(Signals)),
         number(2 * sizeof(uint64_t)),
-        max_copies(most) {
+        max_copies(most),
+        pieces(pieces_begin) {
     ft::cuda::check(cudaGetDevice(&device), "cannot tell which CUDA device is in use");
     *signals.as_host<Signals>() = Signals();
     fill_zero(number.data(), number.bytes(), stream.handle());
@@ -100,7 +101,9 @@ struct CopyProxy::State {
     const int32_t count = box.count[post % kCopyLists];
     uint32_t* pending = box.pending[post % kCopyLists];
     for (int32_t i = 0; i < count; ++i) {
-      copy_to_device(list[i].target, list[i].source, list[i].units.all * kUnitBytes, stream.handle());
+      const int64_t bytes = list[i].units.all * kUnitBytes;
+      const std::byte* begin = pieces == nullptr ? list[i].source : pieces;
+      copy_from_pieces(list[i].target, list[i].source, begin, bytes, stream.handle());
       // Before the last signal: whoever has seen it may begin another fetch.
       if (i + 1 == count && pending != nullptr) signal_none_pending(pending);
       signal_arrived(list[i].arrived);
@@ -122,6 +125,7 @@ struct CopyProxy::State {
   DeviceBuffer number;  // of the last post; and a word to try writes on
   Stream stream;
   int max_copies = 0;
+  const std::byte* pieces = nullptr;
   int device = 0;
   StreamWrite32 write_32 = nullptr;  // null: signals are copies
   StreamWrite64 write_64 = nullptr;
@@ -132,9 +136,9 @@ struct CopyProxy::State {
   std::thread thread;
 };
 
-CopyProxy::CopyProxy(int max_copies) {
+CopyProxy::CopyProxy(int max_copies, const std::byte* pieces) {
   FT_CHECK(max_copies >= 1);
-  state_ = std::make_unique<State>(max_copies);
+  state_ = std::make_unique<State>(max_copies, pieces);
 }
 
 CopyProxy::~CopyProxy() = default;

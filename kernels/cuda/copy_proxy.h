@@ -29,9 +29,10 @@ struct CopyMailbox {
 
 class CopyProxy {
  public:
-  // Uses the calling thread's device. max_copies: of one post.
+  // Uses the calling thread's device. max_copies: of one post. pieces: what all copies come from is registered in
+  // pieces from here on (RegisteredMemory::device()); null: in one.
   // Throws Error(kFailed) when memory, a stream or a thread cannot be had.
-  explicit CopyProxy(int max_copies);
+  explicit CopyProxy(int max_copies, const std::byte* pieces = nullptr);
   ~CopyProxy();  // REQUIRES: streams with posts are idle
   CopyProxy(const CopyProxy&) = delete;
   CopyProxy& operator=(const CopyProxy&) = delete;

@@ -131,8 +131,7 @@ class RegisteredMemory {
   const std::byte* device() const { return device_; }
   const std::byte* begin() const { return begin_; }
   int64_t bytes() const { return bytes_; }
-  // Copies [offset, offset + bytes) to device memory by the copy engine, which refuses a range that lies in two pieces
-  // (kernels do not mind): such a range goes as two copies.
+  // Copies [offset, offset + bytes) to device memory by the copy engine.
   void copy_to_device(void* target, int64_t offset, int64_t bytes, StreamHandle stream) const;
 
  private:
@@ -140,6 +139,11 @@ class RegisteredMemory {
   const std::byte* device_ = nullptr;
   int64_t bytes_ = 0;
 };
+
+// Copies to device memory from memory that is registered in pieces from `begin` on, by the copy engine, which refuses a
+// range that lies in two of them (kernels do not mind): such a range goes as two copies.
+void copy_from_pieces(void* target, const std::byte* source, const std::byte* begin, int64_t bytes,
+                      StreamHandle stream);
 
 // Copies in stream order; host sides must be pinned or registered for the copy to be asynchronous.
 void copy_to_device(void* target, const void* source, int64_t bytes, StreamHandle stream);

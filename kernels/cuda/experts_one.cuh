@@ -22,8 +22,9 @@ struct OneWork {
   ItemList list;
   float* out = nullptr;
   int64_t out_stride = 0;
-  ExpertMerge merge;  // residual null: rows go to out
+  ExpertMerge merge;  // `to` null: rows go to out
   Arrivals arrivals;
+  int64_t bias_offset = 0;  // of down's; 0: none. Kernels that are not plain
 };
 
 inline constexpr int kMostOneItems = 16;
@@ -100,11 +101,45 @@ __device__ __forceinline__ void take_item(const OneWork& work, int index, uint32
   to.down_global = __ldcg(reinterpret_cast<const float*>(item.blob + work.trailer_offset) + 2);
 }
 
+// Down's biases of the rows that fold_items gives a thread: of the warp's items, at most kMost, asked for before the
+// products.
+template <bool kPlain>
+struct OneBias {
+  static constexpr int kMost = 2;  // a warp for each item, up to kMostOneWarps
+  static_assert(kMost * kMostOneWarps >= kMostOneItems);
+  float value[kMost][kPairSums];
+
+  __device__ __forceinline__ void load(const OneWork& work, const OneItem* items, int count, int first_tile, int warp,
+                                       int warps, const Place& place) {
+    if (work.bias_offset == 0) return;
+#pragma unroll
+    for (int own = 0; own < kMost; ++own) {
+      const int i = warp + own * warps;
+      if (i >= count || items[i].pair < 0) continue;
+      const float* bias = reinterpret_cast<const float*>(items[i].blob + work.bias_offset);
+#pragma unroll
+      for (int sum = 0; sum < kPairSums; ++sum) {
+        const int64_t row =
+            first_tile * kRowsPerTile + sum / kRowsPerHalf * kRowsPerTile + place.row(sum % kRowsPerHalf);
+        value[own][sum] = row < work.shape.rows ? __ldcg(bias + row) : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ float add_to(const OneWork& work, float product, bool first, int sum) const {
+    return work.bias_offset == 0 ? product : f32::add(product, first ? value[0][sum] : value[1][sum]);
+  }
+};
+template <>
+struct OneBias<true> {
+  __device__ __forceinline__ void load(const OneWork&, const OneItem*, int, int, int, int, const Place&) {}
+  __device__ __forceinline__ float add_to(const OneWork&, float product, bool, int) const { return product; }
+};
+
 // Rows of all items whose blocks were multiplied: to `rows` [slot][row] where the block merges them, else to work.out.
-template <FormatId kFormat>
+template <FormatId kFormat, bool kPlain>
 __device__ __forceinline__ void fold_items(const OneWork& work, const OneItem* items, int count, int first_tile,
-                                           const std::byte* pairs, float* rows, int warp, int warps,
-                                           const Place& place) {
+                                           const std::byte* pairs, float* rows, const OneBias<kPlain>& bias, int warp,
+                                           int warps, const Place& place) {
   const PairShape<kFormat> pair_shape{work.shape.blocks};
   const int first_row = first_tile * kRowsPerTile;
 #pragma unroll 1
@@ -115,10 +150,10 @@ __device__ __forceinline__ void fold_items(const OneWork& work, const OneItem* i
 #pragma unroll
     for (int sum = 0; sum < kPairSums; ++sum) {
       const float lane_sum = fold_blocks<kFormat>(pairs + i * pair_shape.bytes(), pair_shape, sum, place);
-      const float y = f32::mul(f32::tree_sum(lane_sum), global);
+      const float y = bias.add_to(work, f32::mul(f32::tree_sum(lane_sum), global), i < warps, sum);
       const int row = sum / kRowsPerHalf * kRowsPerTile + place.row(sum % kRowsPerHalf);
       if (place.lane != 0) continue;
-      if (work.merge.residual != nullptr) {
+      if (work.merge.to != nullptr) {
         rows[pair * kPairRows + row] = y;
       } else if (first_row + row < work.shape.rows) {
         work.out[pair * work.out_stride + first_row + row] = y;
@@ -128,7 +163,7 @@ __device__ __forceinline__ void fold_items(const OneWork& work, const OneItem* i
 }
 #endif
 
-template <FormatId kFormat>
+template <FormatId kFormat, bool kPlain>
 __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid_constant__ OneWork work) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kGroup = Decode<kFormat>::kGroup;
@@ -143,7 +178,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   auto* rows = reinterpret_cast<float*>(memory + kOneRowsAt);  // of slots
   const int begin = __ldcg(work.list.begin);
   const int count = min(__ldcg(work.list.end) - begin, kMostOneItems);
-  const bool merges = work.merge.residual != nullptr;
+  const bool merges = work.merge.to != nullptr;
   if (thread < count) take_item(work, begin + thread, address + thread * 8, items[thread]);
   __syncthreads();
   const int first_tile = static_cast<int>(blockIdx.x) * kPair;
@@ -152,7 +187,9 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   const int64_t row = int64_t{first_tile} * kRowsPerTile + thread;
   const bool own_row = merges && thread < kPairRows && row < work.shape.rows;
   float before = 0.0f;
-  if (own_row) before = __ldcg(work.merge.residual + row);
+  if (own_row && (kPlain || work.merge.add)) before = __ldcg(work.merge.to + row);
+  OneBias<kPlain> bias;
+  bias.load(work, items, count, first_tile, warp, warps, place);
   if (merges && thread < work.list.top_k) {
     items[thread].weight = __ldcg(work.merge.weights + thread);
     items[thread].id = __ldcg(work.merge.ids + thread);
@@ -174,7 +211,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
                                work.shape.lanes_of(block), place, x);
   }
   __syncthreads();
-  fold_items<kFormat>(work, items, count, first_tile, memory + kOnePairsAt, rows, warp, warps, place);
+  fold_items<kFormat>(work, items, count, first_tile, memory + kOnePairsAt, rows, bias, warp, warps, place);
   if (!merges) return;
   __syncthreads();
   if (!own_row) return;
@@ -183,7 +220,7 @@ __global__ __launch_bounds__(kMostOneWarps* kWarp, 2) void down_one(const __grid
   for (int slot = 0; slot < work.list.top_k && items[slot].id >= 0; ++slot) {
     merged = f32::fma(items[slot].weight, rows[slot * kPairRows + thread], merged);
   }
-  work.merge.residual[row] = f32::add(before, merged);
+  work.merge.to[row] = kPlain || work.merge.add ? f32::add(before, merged) : merged;
 #endif
 }
 
@@ -204,7 +241,7 @@ bool down_fits_one(const ExpertArgs& args) {
          kOnePairsAt + args.max_items * pair_bytes<kFormat>(args.layout.down) <= kMostOneBytes;
 }
 
-// REQUIRES down_fits_one(). merge.residual null: rows to args.out.
+// REQUIRES down_fits_one(). merge.to null: rows to args.out.
 template <FormatId kFormat>
 void launch_down_one(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream) {
   const OneWork work{.shape = tile_shape(args.layout.down),
@@ -214,12 +251,15 @@ void launch_down_one(const ExpertArgs& args, const ExpertMerge& merge, StreamHan
                      .out = args.out,
                      .out_stride = args.out_stride,
                      .merge = merge,
-                     .arrivals = args.arrivals};
+                     .arrivals = args.arrivals,
+                     .bias_offset = down_bias_offset(args.layout)};
   const int shared = kOnePairsAt + args.max_items * pair_bytes<kFormat>(args.layout.down);
   const int tasks = args.max_items * work.shape.blocks;
   const auto warps = static_cast<unsigned>(std::clamp(tasks, 1, kMostOneWarps));
-  allow_shared(down_one<kFormat>, shared);
-  launch(down_one<kFormat>, dim3(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kPair))), dim3(warps * kWarp),
+  const bool plain = work.bias_offset == 0 && merge.add;
+  const auto kernel = plain ? down_one<kFormat, true> : down_one<kFormat, false>;
+  allow_shared(kernel, shared);
+  launch(kernel, dim3(static_cast<unsigned>(ceil_div(work.shape.row_tiles, kPair))), dim3(warps * kWarp),
          static_cast<size_t>(shared), stream, work);
 }
 

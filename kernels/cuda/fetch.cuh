@@ -46,13 +46,15 @@ __device__ __forceinline__ Copy load_copy(const Copy* from) {
   return {reinterpret_cast<const std::byte*>(a.x),
           reinterpret_cast<std::byte*>(a.y),
           reinterpret_cast<uint32_t*>(b.x),
-          {static_cast<uint32_t>(b.y), static_cast<uint32_t>(b.y >> 32)}};
+          {.all = static_cast<uint32_t>(b.y),
+           .gate_up = static_cast<uint32_t>(b.y >> 32) & 0xfffffu,
+           .tail = static_cast<uint32_t>(b.y >> 52)}};
 }
 
 // The place-th unit in order of copying, by a whole warp; then it is counted.
 __device__ __forceinline__ void copy_unit(const Copy& copy, uint32_t place, int repeat) {
   const int lane = static_cast<int>(threadIdx.x + threadIdx.y * blockDim.x) % kWarp;
-  const uint32_t unit = place == 0 ? copy.units.all - 1 : place - 1;
+  const uint32_t tail = copy.units.tail, unit = place < tail ? copy.units.all - tail + place : place - tail;
   const int64_t offset = int64_t{unit} * kUnitBytes + lane * 16;
   uint4 value[kUnitLoads];
 #pragma unroll

@@ -135,7 +135,11 @@ BlobUnits blob_units(const ExpertLayout& layout) {
   FT_CHECK(layout.bytes > 0 && layout.bytes % kUnitBytes == 0 && layout.bytes <= UINT32_MAX);
   const auto all = static_cast<uint32_t>(layout.bytes / kUnitBytes);
   const auto before_down = static_cast<uint32_t>(ceil_div(layout.down_offset, kUnitBytes));
-  return {all, before_down + 1 < all ? before_down + 1 : all};
+  const int64_t after_down = layout.bias_offset > 0 ? layout.bias_offset : layout.trailer_offset;
+  const uint32_t tail = all - static_cast<uint32_t>(after_down / kUnitBytes);
+  constexpr uint32_t kMostTail = (1u << 12) - 1;
+  FT_CHECK(tail <= kMostTail);
+  return {.all = all, .gate_up = before_down + tail < all ? before_down + tail : all, .tail = tail};
 }
 
 void gather(const Fetch& fetch, int blocks, StreamHandle stream) {

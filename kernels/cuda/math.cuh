@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/ops/exp.h"
+#include "kernels/ops/glu.h"
 
 namespace ft::cuda {
 
@@ -23,6 +24,7 @@ __device__ __forceinline__ float mul(float a, float b) { return __fmul_rn(a, b);
 __device__ __forceinline__ float div(float a, float b) { return __fdiv_rn(a, b); }
 __device__ __forceinline__ float sqrt(float x) { return __fsqrt_rn(x); }
 __device__ __forceinline__ float max(float a, float b) { return a > b ? a : b; }  // b when either is NaN
+__device__ __forceinline__ float min(float a, float b) { return a < b ? a : b; }  // likewise
 
 // kernels/ops/exp.h. NaN passes the clamps and makes r and the result NaN (its int is 0).
 __device__ __forceinline__ float exp(float x) {
@@ -45,7 +47,39 @@ __device__ __forceinline__ float exp(float x) {
   return mul(p, power);
 }
 
+// log(1 + u), 0 <= u <= 1: kernels/ops/exp.h.
+__device__ __forceinline__ float log1p(float u) {
+  constexpr float c0 = kLog1pCoefficients[0], c1 = kLog1pCoefficients[1], c2 = kLog1pCoefficients[2],
+                  c3 = kLog1pCoefficients[3], c4 = kLog1pCoefficients[4], c5 = kLog1pCoefficients[5],
+                  c6 = kLog1pCoefficients[6], c7 = kLog1pCoefficients[7];
+  const float s = div(u, add(2.0f, u)), z = mul(s, s);
+  float p = fma(c0, z, c1);
+  p = fma(p, z, c2);
+  p = fma(p, z, c3);
+  p = fma(p, z, c4);
+  p = fma(p, z, c5);
+  p = fma(p, z, c6);
+  p = fma(p, z, c7);
+  return mul(mul(2.0f, s), p);
+}
+
 __device__ __forceinline__ float silu(float g) { return div(g, add(1.0f, exp(-g))); }
+__device__ __forceinline__ float sigmoid(float g) { return div(1.0f, add(1.0f, exp(-g))); }
+
+// kernels/ops/glu.h; `how` is the same for the whole grid.
+__device__ __forceinline__ float glu(const Glu& how, float g, float u) {
+  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
+    g = min(how.limit, g);
+    u = min(how.limit, max(-how.limit, u));
+  }
+  float minus_s = -g;
+  if (how.kind == GluKind::kGeluTanh) minus_s = mul(-kGeluTwiceScale, fma(kGeluCubic, mul(mul(g, g), g), g));
+  if (how.kind == GluKind::kOss) {
+    minus_s = mul(-kOssAlpha, g);
+    u = add(u, 1.0f);
+  }
+  return mul(div(g, add(1.0f, exp(minus_s))), u);
+}
 
 // The fixed tree over 16 lanes, widths 8, 4, 2, 1: lane 0 of each half of the warp gets its half's sum. All 32 lanes
 // call it.

@@ -137,13 +137,17 @@ RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept
 
 void RegisteredMemory::copy_to_device(void* target, int64_t offset, int64_t bytes, StreamHandle stream) const {
   FT_CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= bytes_);
+  copy_from_pieces(target, begin_ + offset, begin_, bytes, stream);
+}
+
+void copy_from_pieces(void* target, const std::byte* source, const std::byte* begin, int64_t bytes,
+                      StreamHandle stream) {
   auto* to = static_cast<std::byte*>(target);
   while (bytes > 0) {
-    const int64_t piece_end = (offset / kMaxRegisterBytes + 1) * kMaxRegisterBytes;
-    const int64_t part = std::min(bytes, piece_end - offset);
-    cuda::copy_to_device(to, begin_ + offset, part, stream);
+    const int64_t part = std::min(bytes, kMaxRegisterBytes - (source - begin) % kMaxRegisterBytes);
+    copy_to_device(to, source, part, stream);
     to += part;
-    offset += part;
+    source += part;
     bytes -= part;
   }
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/victims.h"
 
 namespace ft::cuda {
 
@@ -140,6 +141,7 @@ struct PlanArgs {
   int64_t slot_bytes = 0;
   LayerWork work;
   LinkQueue queue;  // words REQUIRED with promotions or prefetches
+  const NextVictims* victims = nullptr;  // top_k of them, for plans of one token; null or older than the table: unused
   StepCounters* counters = nullptr;
   // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.
   MailboxView mailbox;
@@ -157,16 +159,21 @@ struct RouteArgs {
   const float* norm_w = nullptr;  // (hidden)
   float norm_eps = 0;
   PackedMatrix router;          // (experts, hidden)
+  const float* bias = nullptr;  // (experts) added to the products, or null
   uint32_t* words = nullptr;    // (tokens) packed rows of hidden: what router and experts multiply
+  // Experts that read the rows by another norm than the router's have packed rows of their own; null: one norm.
+  uint32_t* experts_words = nullptr;
+  const float* experts_norm_w = nullptr;
+  float experts_norm_eps = 0;
   float* logits = nullptr;      // (tokens, experts)
   uint32_t* arrived = nullptr;  // [1] zero between launches
   RouterArgs top;               // tokens, k, renormalize, forced and what is written
 };
-// rmsnorm_pack, matvec and router_top_k with their bits, in three launches.
+// rmsnorm_pack, matvec and router_top_k with their bits, in three launches, or four with two norms.
 void route(const RouteArgs& args, StreamHandle stream);
-// route and plan_layer; one launch where the router is bf16 and tokens <= 2, experts <= 1024 and k <= 16 and its rows
-// fit into a block's shared memory: for one token and at most 128 experts by a cluster (route_token.cuh). REQUIRES
-// plan.ids == top.ids, plan.x == words.
+// route and plan_layer; one launch, or two with two norms, where the router is bf16 and not by_score, tokens <= 2,
+// experts <= 1024 and k <= 16 and its rows fit into a block's shared memory: for one token and at most 256 experts by a
+// cluster (route_token.cuh). REQUIRES plan.ids == top.ids, plan.x == the experts' words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 
 // `fetch` in a launch of its own, for probes and tests; await_copies spins until its copies have arrived, whoever makes
@@ -207,8 +214,7 @@ struct WaitArgs {
 };
 void wait_for_cpu(const WaitArgs& args, StreamHandle stream);
 
-// The CPU's answer and the end of a layer in one launch: waits as wait_for_cpu, then merge.out = add(merge.out,
-// merged).
+// The CPU's answer and the end of a layer in one launch: waits as wait_for_cpu, then merges.
 void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle stream);
 
 // Last node of a step: everything before it is visible to the host when `finished` changes to *step_number + 1, which

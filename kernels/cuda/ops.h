@@ -16,6 +16,7 @@
 #include "kernels/base/bf16.h"
 #include "kernels/cuda/arrival.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/victims.h"
 #include "kernels/formats/expert_blob.h"
 #include "kernels/formats/format.h"
 
@@ -28,6 +29,8 @@ struct EmbedArgs {
   int64_t tokens = 0;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  float scale = 1;  // multiplies
+  int copies = 1;   // of a row, one after another
 };
 void embed(const EmbedArgs& args, StreamHandle stream);
 
@@ -52,7 +55,7 @@ struct PackArgs {
 };
 void pack_activations(const PackArgs& args, StreamHandle stream);
 
-// Products of one input with up to three matrices of the same cols, one launch for each format among them. With x it is
+// Products of one input with up to four matrices of the same cols, one launch for each format among them. With x it is
 // first packed into `scratch`, normalised when there is norm_w, by rmsnorm_pack or pack_activations: a launch of its
 // own, beside which the weights are already on their way.
 struct MatvecInput {                // words, or x
@@ -70,7 +73,7 @@ struct MatvecOutput {
   int64_t y_stride = 0;
   bool add = false;  // y = add(y, product [+ bias]), one more rounding
 };
-inline constexpr int kMaxMatvecOutputs = 3;
+inline constexpr int kMaxMatvecOutputs = 4;
 struct MatvecArgs {
   MatvecInput input;
   int64_t tokens = 0;
@@ -82,11 +85,12 @@ void matvec(const MatvecArgs& args, StreamHandle stream);
 // Norms, rotates and rounds the query heads in place, norms and rotates the key heads, appends keys and values to the
 // cache. Position and sequence of a token are read from device memory.
 struct KvView {
-  bf16* data = nullptr;   // this layer: [sequence][position][keys then values][kv head][head_dim]
-  int64_t positions = 0;  // of one sequence
+  bf16* data = nullptr;   // this layer: [sequence][row][keys then values][kv head][head_dim]
+  int64_t positions = 0;  // rows of one sequence
+  int64_t ring = 0;       // position t is at row t mod ring, a multiple of kAttentionSplit; 0: at row t
 };
 struct AttentionPrepareArgs {
-  float* q = nullptr;  // (tokens, q_stride): heads * head_dim
+  float* q = nullptr;  // (tokens, q_stride): head by head head_dim, or with `gated` twice that: the head's gates follow
   int64_t q_stride = 0;
   const float* k = nullptr;  // (tokens, kv_stride): kv_heads * head_dim
   const float* v = nullptr;
@@ -94,6 +98,9 @@ struct AttentionPrepareArgs {
   int64_t tokens = 0;
   int heads = 0, kv_heads = 0;
   int64_t head_dim = 0;
+  bool gated = false;
+  bool v_norm = false;            // values are normed over a head, without a weight
+  bool value_is_key = false;      // values are k before its norm; v is not read
   const float* q_norm = nullptr;  // (head_dim) or null
   const float* k_norm = nullptr;
   float norm_eps = 0;
@@ -120,12 +127,14 @@ struct AttentionArgs {
   KvView kv;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool gated = false;            // q as AttentionPrepareArgs has it; out is multiplied by sigmoid(gates)
+  const float* sinks = nullptr;  // (heads), or none
 };
 void attention(const AttentionArgs& args, StreamHandle stream);
 
 // attention_prepare and attention of a decode step, with the context spread over the whole device. One launch for heads
-// of 64, 128 or 256 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the context is
-// spread follows the positions in device memory, so one captured launch serves every context.
+// of 64, 128, 256 or 512 dimensions and a cache on 16-byte boundaries, else the two above; the same bits. How the
+// context is spread follows the positions in device memory, so one captured launch serves every context.
 // Sequences, positions, norms, rotations, and the cache's rows before each position are read before the kernel before
 // this one in the stream has ended: what wrote them must have ended when that one started (step.h begin_step).
 // REQUIRES tokens <= kMaxDecodeTokens, all of different sequences. prepare.q may be changed, and is not `out`.
@@ -138,20 +147,45 @@ struct AttentionDecodeArgs {
   int64_t out_stride = 0;
   std::byte* scratch =
       nullptr;  // attention_decode_scratch_bytes(), zeroed once, 256-byte boundary; one launch at a time
+  const float* sinks = nullptr;  // (heads), or none
 };
 // For up to `tokens` tokens and kv.positions up to `positions`: a launch with fewer may use the same scratch.
 int64_t attention_decode_scratch_bytes(int64_t tokens, int heads, int kv_heads, int64_t head_dim, int64_t positions);
 void attention_decode(const AttentionDecodeArgs& args, StreamHandle stream);
 
-struct PairwiseArgs {  // silu_mul: y = silu(a) * b; add: y = a + b
-  const float* a = nullptr;
-  const float* b = nullptr;
-  float* y = nullptr;  // may be a
-  int64_t a_stride = 0, b_stride = 0, y_stride = 0;
+// kernels/ops/glu.h; y and words may each be null: fp32 result, and the same result packed.
+struct GluArgs {
+  Glu glu;
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  int64_t gate_stride = 0, up_stride = 0;
   int64_t tokens = 0, cols = 0;
+  float* y = nullptr;  // may be gate or up
+  int64_t y_stride = 0;
+  uint32_t* words = nullptr;
 };
-void silu_mul(const PairwiseArgs& args, StreamHandle stream);
-void add(const PairwiseArgs& args, StreamHandle stream);
+void glu(const GluArgs& args, StreamHandle stream);
+
+// to = (to + x) * scale, or with norm_w (to + rmsnorm(x)) * scale: rmsnorm and add of kernels/ops/rows.h.
+struct AddArgs {
+  const float* x = nullptr;  // (tokens, x_stride); not `to`
+  int64_t x_stride = 0;
+  const float* norm_w = nullptr;  // (cols) or null
+  float norm_eps = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  int64_t tokens = 0, cols = 0;
+  const float* scale = nullptr;  // [1], or null: 1
+};
+void add(const AddArgs& args, StreamHandle stream);
+
+// kernels/ops/rows.h, in place.
+struct SoftcapArgs {
+  float* x = nullptr;  // (count)
+  int64_t count = 0;
+  float cap = 0;
+};
+void softcap(const SoftcapArgs& args, StreamHandle stream);
 
 // Rows `rows[i]` of x to row i of y, i < count: the tokens whose logits are wanted.
 struct TakeRowsArgs {
@@ -176,9 +210,16 @@ struct RouterArgs {
   bool renormalize = false;
   const int32_t* forced = nullptr;
   const int32_t* forced_ids = nullptr;
-  int32_t* ids = nullptr;     // (tokens, k)
-  float* weights = nullptr;   // (tokens, k)
-  int32_t* record = nullptr;  // (tokens, k)
+  int32_t* ids = nullptr;               // (tokens, k)
+  float* weights = nullptr;             // (tokens, k)
+  int32_t* record = nullptr;            // (tokens, k)
+  const float* expert_scale = nullptr;  // (experts) or null
+  // router_scores of kernels/ops/compressed.h instead, which leaves renormalize and expert_scale alone.
+  bool by_score = false;
+  float scale = 1;
+  const float* choice_bias = nullptr;  // (experts) or null
+  const int32_t* given = nullptr;      // (vocab, k): of each token id, below experts; or null
+  const int32_t* token_ids = nullptr;  // (tokens) REQUIRED with `given`
 };
 void router_top_k(const RouterArgs& args, StreamHandle stream);
 
@@ -191,6 +232,11 @@ struct ExpertItem {
   int32_t arrival = -1;  // its slot's place among ExpertArgs::arrivals' counters; -1: its bytes are there
   int32_t reserved = 0;
 };
+// Of a blob's down bias; 0: none.
+inline int64_t down_bias_offset(const ExpertLayout& layout) {
+  if (layout.bias_offset == 0) return 0;
+  return layout.bias_offset + 2 * layout.intermediate * static_cast<int64_t>(sizeof(float));
+}
 struct ExpertArgs {
   ExpertLayout layout;
   const ExpertItem* items = nullptr;  // [*item_begin, *item_end)
@@ -206,6 +252,7 @@ struct ExpertArgs {
   int64_t out_stride = 0;
   Arrivals arrivals;  // counters REQUIRED when an item may have an arrival
   Fetch fetch;
+  VictimSearch search;  // made beside gate_up
 };
 // Items in order: hits first, so that they are computed while the link works. `fetch` is done in this launch: its
 // blocks come before those of all items, so they are resident whoever waits for them.
@@ -214,20 +261,29 @@ void expert_gate_up(const ExpertArgs& args, StreamHandle stream);
 // waits for that launch.
 void expert_down(const ExpertArgs& args, StreamHandle stream);
 
-// expert_down, then merge (kernels/ops/rows.h) and residual = add(residual, merged). Every pair with an id goes through
-// one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through it where
-// blocks do not merge their own.
+// expert_down, then merge (kernels/ops/rows.h) and to = add(to, merged), or without `add` to = merged. Every pair with
+// an id goes through one of the items. `out` of the ExpertArgs is REQUIRED: rows of pairs pass through it where blocks
+// do not merge their own.
 struct ExpertMerge {
   const int32_t* ids = nullptr;    // (tokens, top_k); ids < 0 only trail
   const float* weights = nullptr;  // (tokens, top_k)
   int64_t tokens = 0;
-  float* residual = nullptr;  // (tokens, residual_stride)
-  int64_t residual_stride = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  bool add = true;
 };
 void expert_down_merge(const ExpertArgs& args, const ExpertMerge& merge, StreamHandle stream);
 
-// merge of kernels/ops/rows.h: pairs of a token in slot order. Pair p's row is host_rows' when from_host[p] is not 0
-// (pinned memory, read past the caches), else rows'. ids[p] < 0: no expert; such pairs only trail.
+// The output of an expert that every token uses: merged last, by a weight of 1 or by the sigmoid of `gate`.
+struct SharedRows {
+  const float* rows = nullptr;  // (tokens, stride); null: there is none
+  int64_t stride = 0;
+  const float* gate = nullptr;  // (tokens) or null
+};
+
+// merge of kernels/ops/rows.h: pairs of a token in slot order, `shared` last; out = merged, or with `add` out =
+// add(out, merged). Pair p's row is host_rows' when from_host[p] is not 0 (pinned memory, read past the caches), else
+// rows'. ids[p] < 0: no expert; such pairs only trail.
 struct MergeArgs {
   const int32_t* ids = nullptr;  // (tokens, top_k)
   const float* weights = nullptr;
@@ -241,6 +297,9 @@ struct MergeArgs {
   int64_t cols = 0;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool add = false;
+  SharedRows shared;
+  bool after_join = false;  // another stream was joined just before
 };
 void merge(const MergeArgs& args, StreamHandle stream);
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plan.cuh"
+#include "kernels/cuda/victims.cuh"
 
 namespace ft::cuda {
 namespace {
@@ -14,7 +15,18 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
   plan_in_block(a, PlanInput(a), most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
 
+__global__ void search_kernel(const __grid_constant__ VictimSearch search) {
+  wait_for_previous();
+  let_next_start();
+  search_victims_in_block(search, static_cast<int>(blockIdx.x));
+}
+
 }  // namespace
+
+void search_victims(const VictimSearch& search, StreamHandle stream) {
+  FT_CHECK(search.to != nullptr && search.count >= 1 && search.count <= kMaxNextVictims);
+  launch(search_kernel, kSearchBlocks, dim3(kWarp, 2), 0, stream, search);
+}
 
 int check_plan(const PlanArgs& args) {
   FT_CHECK(args.tokens >= 1 && args.tokens <= kMaxPlanTokens && args.top_k >= 1 && args.top_k <= kMaxPlanTopK);

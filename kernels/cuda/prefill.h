@@ -67,12 +67,14 @@ struct PrefillExpertArgs {
   float* out = nullptr;           // (pairs, out_stride) rows of hidden
   int64_t out_stride = 0;
 };
-// silu(gate x) * (up x), rounded to bf16. Differs from decode's in the order of sums and in exp and division, which are
-// the device's approximate ones (2 units in the last place of fp32, before rounding to bf16).
+// The layout's gated unit of gate x and up x, with their biases, rounded to bf16. Differs from decode's in the order of
+// sums and in exp and division, which are the device's approximate ones (2 units in the last place of fp32, before
+// rounding to bf16).
 void prefill_gate_up(const PrefillExpertArgs& args, StreamHandle stream);
 void prefill_down(const PrefillExpertArgs& args, StreamHandle stream);
 
-// residual = add(residual, merge): merge and add of kernels/ops/rows.h, the same bits. ids < 0: no expert.
+// to = add(to, merged), or without `add` to = merged: merge (`shared` last) and add of kernels/ops/rows.h, the same
+// bits. ids < 0: no expert.
 struct PrefillMergeArgs {
   const int32_t* ids = nullptr;    // (tokens, top_k)
   const float* weights = nullptr;  // (tokens, top_k)
@@ -81,8 +83,10 @@ struct PrefillMergeArgs {
   const float* rows = nullptr;  // (tokens * top_k, rows_stride)
   int64_t rows_stride = 0;
   int64_t cols = 0;
-  float* residual = nullptr;  // (tokens, residual_stride)
-  int64_t residual_stride = 0;
+  float* to = nullptr;  // (tokens, to_stride)
+  int64_t to_stride = 0;
+  bool add = true;
+  SharedRows shared;
 };
 void prefill_merge(const PrefillMergeArgs& args, StreamHandle stream);
 
@@ -96,14 +100,14 @@ struct PrefillQueries {
   int32_t reserved = 0;
 };
 // Attention of all tokens, prepared as AttentionArgs says, with keys and values in the cache. Scores and weighted sums
-// on tensor cores (weights rounded to bf16), running maximum and sum per row over chunks of 64 positions that start at
-// multiples of 64. head_dim: multiples of 8 up to kPrefillMaxHeadDim. REQUIRES scale > 0, a KV cache on 16 bytes.
-inline constexpr int64_t kPrefillMaxHeadDim = 128;
-constexpr bool prefill_attention_takes(int64_t head_dim) {
-  return head_dim > 0 && head_dim % 8 == 0 && head_dim <= kPrefillMaxHeadDim;
-}
+// on tensor cores (weights rounded to bf16), running maximum and sum per row over chunks of 64 positions (32 beyond 256
+// dimensions) that start at multiples of their size. REQUIRES scale > 0, a KV cache on 16 bytes.
+//
+// head_dim: multiples of 8 up to 512, as far as the device's shared memory goes: 128 everywhere, 256 takes 192 KiB, 512
+// 224 KiB.
+bool prefill_attention_takes(int64_t head_dim);
 struct PrefillAttentionArgs {
-  const float* q = nullptr;  // (tokens, q_stride): heads * head_dim
+  const float* q = nullptr;  // (tokens, q_stride): as AttentionArgs::q
   int64_t q_stride = 0;
   const PrefillQueries* tiles = nullptr;
   int tile_count = 0;
@@ -114,6 +118,8 @@ struct PrefillAttentionArgs {
   KvView kv;
   float* out = nullptr;  // (tokens, out_stride)
   int64_t out_stride = 0;
+  bool gated = false;            // as AttentionArgs
+  const float* sinks = nullptr;  // (heads), or none
 };
 void prefill_attention(const PrefillAttentionArgs& args, StreamHandle stream);
 

@@ -1,7 +1,8 @@
-// The merge of a chunk's experts into the residual stream: 40 bytes of rows read for each of its numbers at top-8, so
+// The merge of a chunk's experts: 40 bytes of rows read for each of its numbers at top-8, so
 // four neighbouring numbers a thread and all rows of a token in flight.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/merge_end.cuh"
 #include "kernels/cuda/prefill.h"
 
 namespace ft::cuda {
@@ -51,14 +52,22 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(const PrefillMergeArgs 
       for (int j = 0; j < kWidth; ++j) sum[j] = f32::fma(weights[i], rows[i].at[j], sum[j]);
     }
   }
-  float* to = args.residual + blockIdx.y * args.residual_stride + col;
-  Numbers<kWidth> residual = load<kWidth>(to);
+  if (args.shared.rows != nullptr) {
+    const float weight = shared_weight(args.shared, blockIdx.y);
+    const Numbers<kWidth> row = load<kWidth>(args.shared.rows + blockIdx.y * args.shared.stride + col);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) residual.at[j] = f32::add(residual.at[j], sum[j]);
+    for (int j = 0; j < kWidth; ++j) sum[j] = f32::fma(weight, row.at[j], sum[j]);
+  }
+  float* to = args.to + blockIdx.y * args.to_stride + col;
+  if (args.add) {
+    const Numbers<kWidth> before = load<kWidth>(to);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) sum[j] = f32::add(before.at[j], sum[j]);
+  }
   if constexpr (kWidth == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(residual.at[0], residual.at[1], residual.at[2], residual.at[3]);
+    *reinterpret_cast<float4*>(to) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   } else {
-    *to = residual.at[0];
+    *to = sum[0];
   }
 }
 
@@ -72,7 +81,7 @@ void prefill_merge(const PrefillMergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   FT_CHECK(args.tokens <= kMaxGridY);
   const bool fours = args.cols % 4 == 0 && on_16_bytes(args.rows, args.rows_stride) &&
-                     on_16_bytes(args.residual, args.residual_stride);
+                     on_16_bytes(args.to, args.to_stride) && on_16_bytes(args.shared.rows, args.shared.stride);
   const int64_t width = fours ? 4 : 1;
   const dim3 grid(static_cast<unsigned>(ceil_div(args.cols, kThreads * width)), static_cast<unsigned>(args.tokens));
   if (fours) {

@@ -40,9 +40,14 @@ struct ProductWork {
   int top_k = 1;
   uint32_t* activated = nullptr;
   int64_t activated_words = 0;
+  int64_t bias_offset = 0;  // of gate's or down's; 0: none
+  Glu glu;
 };
 
-enum class Kind { kLinear, kGateUp, kDown };
+// Plain: of experts without biases whose unit is SiLU's.
+enum class Kind { kLinear, kPlainGateUp, kGateUp, kPlainDown, kDown };
+constexpr bool is_gate_up(Kind kind) { return kind == Kind::kPlainGateUp || kind == Kind::kGateUp; }
+constexpr bool is_down(Kind kind) { return kind == Kind::kPlainDown || kind == Kind::kDown; }
 
 // Token tiles of this launch: [begin, begin + count).
 template <Kind kKind>
@@ -76,7 +81,7 @@ __device__ __forceinline__ int take_rows_of_tile(const ProductWork& work, int ti
     if (thread < kTileTokens) {
       const int32_t pair = thread < own.count ? work.lists.order[own.begin + thread] : -1;
       rows.out[thread] = pair;
-      rows.in[thread] = pair < 0 || kKind == Kind::kDown ? pair : pair / work.top_k;
+      rows.in[thread] = pair < 0 || is_down(kKind) ? pair : pair / work.top_k;
     }
     return own.count;
   }
@@ -87,8 +92,31 @@ __device__ __forceinline__ float silu_approximate(float g) {
   return __fdividef(g, 1.0f + exp2_approximate(-kLog2 * g));
 }
 
+// kernels/ops/glu.h.
+__device__ __forceinline__ float glu_approximate(const Glu& how, float g, float u) {
+  constexpr float kLog2 = 1.4426950408889634f;
+  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
+    g = f32::min(how.limit, g);
+    u = f32::min(how.limit, f32::max(-how.limit, u));
+  }
+  float s = g;
+  if (how.kind == GluKind::kGeluTanh) s = kGeluTwiceScale * f32::fma(kGeluCubic, f32::mul(f32::mul(g, g), g), g);
+  if (how.kind == GluKind::kOss) {
+    s = kOssAlpha * g;
+    u = f32::add(u, 1.0f);
+  }
+  return f32::mul(__fdividef(g, 1.0f + exp2_approximate(-kLog2 * s)), u);
+}
+
+// Of row `row` of the part that begins `part` rows after the first; 0 where there is none.
+__device__ __forceinline__ float expert_bias(const ProductWork& work, const std::byte* blob, int64_t part,
+                                             int64_t row) {
+  if (work.bias_offset == 0 || row >= work.shape.rows) return 0.0f;
+  return __ldg(reinterpret_cast<const float*>(blob + work.bias_offset) + part + row);
+}
+
 // Sums to packed bf16 activations, through shared memory: 16 bytes of one pair and four lanes at a time.
-template <class Product>
+template <Kind kKind, class Product>
 __device__ __forceinline__ void store_activated(const Product& product, const ProductWork& work, const std::byte* blob,
                                                 int64_t first_row, const TileRows& rows, uint32_t* staged,
                                                 const typename Product::Sums& sums) {
@@ -102,14 +130,20 @@ __device__ __forceinline__ void store_activated(const Product& product, const Pr
       if (rows.out[token] < 0) continue;
 #pragma unroll
       for (int n = 0; n < Product::kN; n += 2) {
+        const int row = product.row(n) / 16 * 8 + product.row(n) % 8;  // of the 64
         float a[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float g = f32::mul(f32::mul(sums[m][n][2 * h + i], kUnit), trailer.x);
           const float u = f32::mul(f32::mul(sums[m][n + 1][2 * h + i], kUnit), trailer.y);
-          a[i] = f32::mul(silu_approximate(g), u);
+          if constexpr (kKind == Kind::kPlainGateUp) {
+            a[i] = f32::mul(silu_approximate(g), u);
+          } else {
+            const int64_t bias_row = first_row + row + i;
+            a[i] = glu_approximate(work.glu, f32::add(g, expert_bias(work, blob, 0, bias_row)),
+                                   f32::add(u, expert_bias(work, blob, work.shape.rows, bias_row)));
+          }
         }
-        const int row = product.row(n) / 16 * 8 + product.row(n) % 8;  // of the 64
         staged[token * kStagedStride + row % 16 / 2 * 4 + row / 16] = bf16_pair(a[0], a[1]);
       }
     }
@@ -128,8 +162,7 @@ template <Kind kKind, class Product>
 __device__ __forceinline__ void store_rows(const Product& product, const ProductWork& work, const std::byte* blob,
                                            int64_t first_row, const TileRows& rows,
                                            const typename Product::Sums& sums) {
-  const float global =
-      kKind == Kind::kDown ? reinterpret_cast<const float4*>(blob + work.trailer_offset)->z : work.global;
+  const float global = is_down(kKind) ? reinterpret_cast<const float4*>(blob + work.trailer_offset)->z : work.global;
   const bool pairs =
       work.out_stride % 2 == 0 && work.shape.rows % 2 == 0 && reinterpret_cast<uintptr_t>(work.out) % 8 == 0;
 #pragma unroll
@@ -146,6 +179,7 @@ __device__ __forceinline__ void store_rows(const Product& product, const Product
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           value[i] = f32::mul(f32::mul(sums[m][n][2 * h + i], Product::Weights::kUnit), global);
+          if (kKind == Kind::kDown) value[i] = f32::add(value[i], expert_bias(work, blob, 0, row + i));
           if (kKind == Kind::kLinear && row + i < work.shape.rows) {
             if (work.bias != nullptr) value[i] = f32::add(value[i], work.bias[row + i]);
             if (work.add) value[i] = f32::add(y[row + i], value[i]);
@@ -163,7 +197,7 @@ __device__ __forceinline__ void store_rows(const Product& product, const Product
 }
 
 template <FormatId kFormat, Kind kKind>
-using ProductOf = ProductTile<kFormat, kKind == Kind::kGateUp ? 2 : 1>;
+using ProductOf = ProductTile<kFormat, is_gate_up(kKind) ? 2 : 1>;
 
 template <FormatId kFormat, Kind kKind>
 __global__ __launch_bounds__(
@@ -179,10 +213,10 @@ __global__ __launch_bounds__(
     __syncthreads();  // the tile before is stored
     const int count = take_rows_of_tile<kKind>(work, begin + static_cast<int>(tile / work.row_tiles), rows, blob);
     __syncthreads();
-    constexpr int kRows = kKind == Kind::kGateUp ? kPairRows : kTileRows;
+    constexpr int kRows = is_gate_up(kKind) ? kPairRows : kTileRows;
     const int64_t first_row = tile % work.row_tiles * kRows;
     WeightMatrices weights;
-    weights.matrix[0] = kKind == Kind::kDown ? blob + work.down_offset : blob;
+    weights.matrix[0] = is_down(kKind) ? blob + work.down_offset : blob;
     weights.matrix[1] = blob + work.up_offset;
     weights.shape = work.shape;
     weights.first_tile = first_row / kRowsPerTile;
@@ -190,8 +224,8 @@ __global__ __launch_bounds__(
     Product product;
     typename Product::Sums sums;
     product.run(weights, work.x, work.x_words, work.k_tiles, count, rows, shared_address(shared), sums);
-    if constexpr (kKind == Kind::kGateUp) {
-      store_activated(product, work, blob, first_row, rows, reinterpret_cast<uint32_t*>(shared), sums);
+    if constexpr (is_gate_up(kKind)) {
+      store_activated<kKind>(product, work, blob, first_row, rows, reinterpret_cast<uint32_t*>(shared), sums);
     } else {
       store_rows<kKind>(product, work, blob, first_row, rows, sums);
     }
@@ -269,9 +303,12 @@ void prefill_gate_up(const PrefillExpertArgs& args, StreamHandle stream) {
   work.x = args.x;
   work.activated = args.activated;
   work.activated_words = activation_words(args.layout.intermediate);
-  launch_products<Kind::kGateUp>(work, args.layout.gate.format,
-                                 max_prefill_tiles(args.pairs, args.item_end - args.item_begin), "prefill_gate_up",
-                                 stream);
+  work.glu = args.layout.glu;
+  work.bias_offset = args.layout.bias_offset;
+  const bool plain = work.bias_offset == 0 && work.glu.kind == GluKind::kSilu;
+  const auto launch_one = plain ? launch_products<Kind::kPlainGateUp> : launch_products<Kind::kGateUp>;
+  launch_one(work, args.layout.gate.format, max_prefill_tiles(args.pairs, args.item_end - args.item_begin),
+             "prefill_gate_up", stream);
 }
 
 void prefill_down(const PrefillExpertArgs& args, StreamHandle stream) {
@@ -281,8 +318,10 @@ void prefill_down(const PrefillExpertArgs& args, StreamHandle stream) {
   work.x = args.activated;
   work.out = args.out;
   work.out_stride = args.out_stride;
-  launch_products<Kind::kDown>(work, args.layout.down.format,
-                               max_prefill_tiles(args.pairs, args.item_end - args.item_begin), "prefill_down", stream);
+  work.bias_offset = down_bias_offset(args.layout);
+  const auto launch_one = work.bias_offset == 0 ? launch_products<Kind::kPlainDown> : launch_products<Kind::kDown>;
+  launch_one(work, args.layout.down.format, max_prefill_tiles(args.pairs, args.item_end - args.item_begin),
+             "prefill_down", stream);
 }
 
 }  // namespace ft::cuda

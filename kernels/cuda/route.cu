@@ -12,7 +12,7 @@
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/plan.cuh"
-#include "kernels/cuda/plan_hits.cuh"
+#include "kernels/cuda/plan_token.cuh"
 #include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/router_tile.cuh"
 
@@ -24,9 +24,8 @@ namespace {
 constexpr int kMaxTokens = 2;
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChoices = 16;
-constexpr int kPerLane = 16;  // experts that a lane ranks where one warp chooses for one token
-constexpr int kWarpExperts = kPerLane * kWarp;
-static_assert(kWarpExperts <= kPlanThreads);
+constexpr int kTokenExperts = 512;  // up to so many, plans of one token are one warp's
+static_assert(kTokenExperts <= kPlanThreads && kMaxChoices <= kMaxNextVictims);
 constexpr int kGroup = 32;  // experts that one warp ranks
 using Row = NormRow<kPlanThreads, 4>;
 constexpr int kStageFloats = std::max(kNormStageFloats, Row::kStageFloats);
@@ -39,6 +38,7 @@ struct Route {
   int blocks = 0, last_lanes = 0;
   int rows = 0;  // experts
   float global = 0;
+  const float* bias = nullptr;
   int64_t words_per_tile = 0;
   uint32_t* words = nullptr;
   float* logits = nullptr;
@@ -77,7 +77,9 @@ __device__ __forceinline__ void write_logits(const Route& r, const float* cells)
     const int task = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
     const float sum = fold_router_row(cells + task * r.blocks * kLanes, r.blocks, lane);
     const int row = static_cast<int>(blockIdx.x) * kRowsPerTile + task % kRowsPerTile;
-    if (lane == 0 && row < r.rows) r.logits[task / kRowsPerTile * r.rows + row] = f32::mul(sum, r.global);
+    if (lane != 0 || row >= r.rows) continue;
+    const float product = f32::mul(sum, r.global);
+    r.logits[task / kRowsPerTile * r.rows + row] = r.bias == nullptr ? product : f32::add(product, __ldg(r.bias + row));
   }
 }
 
@@ -181,36 +183,17 @@ __device__ void choose(const Route& r, bool forced, unsigned char* memory, int32
     const bool is_nan = sum != sum;  // then every p is NaN, and the lowest ids are taken in order
     float all = 0.0f;
     for (int s = 0; s < k; ++s) all = f32::add(all, is_nan ? sum : c.weights[token * k + s]);
-    const float weight = is_nan ? sum : c.weights[i];
-    const int32_t id = forced ? r.top.forced_ids[i] : is_nan ? slot : c.chosen[i];
+    float weight = is_nan ? sum : c.weights[i];
+    if (r.top.renormalize) weight = f32::div(weight, all);
+    const int32_t chosen = is_nan ? slot : c.chosen[i];
+    if (r.top.expert_scale != nullptr) weight = f32::mul(weight, r.top.expert_scale[chosen]);
+    const int32_t id = forced ? r.top.forced_ids[i] : chosen;
     ids[i] = id;
     r.top.ids[i] = id;
-    r.top.weights[i] = r.top.renormalize ? f32::div(weight, all) : weight;
+    r.top.weights[i] = weight;
     if (r.top.record != nullptr) r.top.record[i] = id;
   }
   __syncthreads();
-}
-
-// One token's experts by the first warp, and the plan where all are in slots. Ids also to `ids` in shared memory.
-__device__ __forceinline__ bool choose_and_place(const Route& r, const PlanArgs& a, const PlanInput& input,
-                                                 const HitTable& hits, const Predicted& predicted, bool forced,
-                                                 int32_t* ids) {
-  const auto lane = static_cast<int>(threadIdx.x);
-  float logits[kPerLane];
-#pragma unroll
-  for (int j = 0; j < kPerLane; ++j) {
-    logits[j] = lane + j * kWarp < r.rows ? __ldcg(r.logits + lane + j * kWarp) : 0.0f;
-  }
-  const int32_t forced_id = forced && lane < r.top.k ? r.top.forced_ids[lane] : -1;
-  const Chosen chosen = choose_token(logits, r.rows, r.top.k, r.top.renormalize);
-  const int32_t id = forced ? forced_id : chosen.id;
-  if (lane < r.top.k) {
-    ids[lane] = id;
-    r.top.ids[lane] = id;
-    r.top.weights[lane] = chosen.weight;
-    if (r.top.record != nullptr) r.top.record[lane] = id;
-  }
-  return place_hits(a, input, hits, id, predicted);
 }
 
 // True in the block that comes last, which then sees what the others wrote. Ends with a barrier.
@@ -233,8 +216,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   __shared__ PlanState state;
   __shared__ float scales[kNormPackTokens];
   __shared__ int32_t ids[kMaxTokens * kMaxChoices], slot_of_expert[kMaxExperts];
-  __shared__ uint64_t priority[kWarpExperts], prefetched[kWarpExperts];
-  __shared__ bool placed;
+  __shared__ uint64_t priority[kTokenExperts], prefetched[kTokenExperts];
+  __shared__ TokenShared token;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   RouterWeights weights{};
   if (warp < r.blocks) load_weights(r, warp, lane, weights);
@@ -253,9 +236,14 @@ __global__ void __launch_bounds__(kPlanThreads)
     const int expert = thread + i * kPlanThreads;
     if (a.table.slots > 0 && expert < r.rows) slots[i] = input.slot_of_expert[expert];
   }
-  const bool by_warp = r.tokens == 1 && r.rows <= kWarpExperts, tells = by_warp && a.table.slots > 0;
+  const bool by_warp = r.tokens == 1 && r.rows <= kTokenExperts, tells = by_warp && a.table.slots > 0;
   Predicted predicted;
-  if (by_warp && warp == 0) predicted.id = prediction_of_lane(a);
+  TokenInput more;
+  if (by_warp) {
+    more = TokenInput(a);
+    token.read(a);
+    if (warp == 0) predicted.id = prediction_of_lane(a);
+  }
   const uint64_t used =
       tells && thread < r.rows ? a.table.priority_of_key[static_cast<int64_t>(a.layer) * a.table.experts + thread] : 0;
   auto* x = reinterpret_cast<uint32_t*>(memory);
@@ -275,9 +263,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (block != warp) load_weights(r, block, lane, weights);
     block_sums(r, weights, block, lane, x, row_words, cells);
   }
-  if (blockIdx.x == 0) {
-    for (int i = thread; i < r.tokens * static_cast<int>(row_words); i += kPlanThreads) r.words[i] = x[i];
-  }
+  if (blockIdx.x == 0) store_words(x, r.tokens * static_cast<int>(row_words), kPlanThreads, r.words);
   __syncthreads();
   write_logits(r, cells);
   if (!arrive_last(r.arrived)) return;
@@ -285,17 +271,22 @@ __global__ void __launch_bounds__(kPlanThreads)
   for (int i = 0; i < kMaxExperts / kPlanThreads; ++i) slot_of_expert[thread + i * kPlanThreads] = slots[i];
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
+  if (by_warp && thread < kTokenExperts) priority[thread] = used, prefetched[thread] = brought;
+  choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
   if (by_warp) {
-    if (thread < kWarpExperts) priority[thread] = used, prefetched[thread] = brought;
-    __syncthreads();
+    TokenPlan made;
     if (warp == 0) {
-      const bool done = choose_and_place(r, a, input, {slot_of_expert, priority, prefetched}, predicted, forced, ids);
-      if (thread == 0) placed = done;
+      token.decide(a, input, more, {slot_of_expert, priority, prefetched}, lane < r.top.k ? ids[lane] : -1, predicted,
+                   made);
     }
     __syncthreads();
-    if (placed) return;
-  } else {
-    choose(r, forced, reinterpret_cast<unsigned char*>(memory), ids);
+    if (token.decided) {
+      if (warp == 0) write_token(a, more, made);
+      if (warp != 0 && token.on_cpu) {
+        hand_over_token(a, more, [&a](int i) { return __ldcg(reinterpret_cast<const uint4*>(a.x) + i); });
+      }
+      return;
+    }
   }
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }
@@ -333,6 +324,7 @@ Route route_of(const RouteArgs& args) {
           .last_lanes = static_cast<int>(layout.last_lanes),
           .rows = static_cast<int>(layout.rows),
           .global = args.router.global,
+          .bias = args.bias,
           .words_per_tile = layout.code_bytes_per_tile / 4,
           .words = args.words,
           .logits = args.logits,
@@ -340,9 +332,23 @@ Route route_of(const RouteArgs& args) {
           .top = args.top};
 }
 
+// The experts' rows where they have a norm of their own.
+void pack_for_experts(const RouteArgs& args, StreamHandle stream) {
+  if (args.experts_words == nullptr) return;
+  rmsnorm_pack({.x = args.x,
+                .x_stride = args.x_stride,
+                .w = args.experts_norm_w,
+                .eps = args.experts_norm_eps,
+                .tokens = args.top.tokens,
+                .cols = args.router.layout.cols,
+                .words = args.experts_words},
+               stream);
+}
+
 }  // namespace
 
 void route(const RouteArgs& args, StreamHandle stream) {
+  pack_for_experts(args, stream);
   MatvecArgs product;
   const int64_t experts = args.router.layout.rows, cols = args.router.layout.cols;
   RmsnormPackArgs norm{.x = args.x,
@@ -355,7 +361,7 @@ void route(const RouteArgs& args, StreamHandle stream) {
   rmsnorm_pack(norm, stream);
   product.input = {.words = args.words};
   product.tokens = args.top.tokens;
-  product.outputs[0] = {args.router, nullptr, args.logits, experts, false};
+  product.outputs[0] = {args.router, args.bias, args.logits, experts, false};
   product.output_count = 1;
   matvec(product, stream);
   RouterArgs top = args.top;
@@ -368,16 +374,22 @@ void route(const RouteArgs& args, StreamHandle stream) {
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
   const int most_distinct = check_plan(plan);
   FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
-  if (route_token(args, plan, most_distinct, stream)) return;
+  FT_CHECK(plan.x == (args.experts_words == nullptr ? args.words : args.experts_words));
+  if (route_token_takes(args, plan, most_distinct)) {
+    pack_for_experts(args, stream);
+    route_token(args, plan, most_distinct, stream);
+    return;
+  }
   const Route r = route_of(args);
-  const bool small = args.router.layout.format == FormatId::kBf16 && args.top.tokens <= kMaxTokens &&
-                     r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
+  const bool small = args.router.layout.format == FormatId::kBf16 && !args.top.by_score &&
+                     args.top.tokens <= kMaxTokens && r.rows <= kMaxExperts && args.top.k <= kMaxChoices;
   const int64_t bytes = small ? shared_bytes_of(r, plan, most_distinct) : 0;
   if (!small || bytes > shared_bytes_allowed()) {
     route(args, stream);
     plan_layer(plan, stream);
     return;
   }
+  pack_for_experts(args, stream);
   launch(route_and_plan_kernel, static_cast<unsigned>(args.router.layout.row_tiles), kPlanThreads,
          static_cast<size_t>(bytes), stream, r, plan, most_distinct);
 }

@@ -2,7 +2,7 @@
 //
 // Every block norms and packs the row for itself and computes the logits of its rows, its warps each taking blocks of k
 // of a row tile. The logits go straight into the first block's shared memory, where one warp makes the probabilities,
-// takes the largest and, when all of them are in slots, writes the plan: between the norm and the plan's stores there
+// takes the largest and decides the plan: between the norm and the plan's stores there
 // is no trip to memory and back. What the first block needs of the slot table is read while the row is normed, the
 // weights before the wait for the kernel before.
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/packed_tile.cuh"
 #include "kernels/cuda/plan.cuh"
-#include "kernels/cuda/plan_hits.cuh"
+#include "kernels/cuda/plan_token.cuh"
 #include "kernels/cuda/route_token.cuh"
 #include "kernels/cuda/router_tile.cuh"
 
@@ -21,8 +21,9 @@ namespace ft::cuda {
 namespace {
 
 constexpr unsigned kBlocks = 16;  // more than the eight that every device with clusters has: asked for
-constexpr int kPerLane = 4;       // experts that a lane ranks
-constexpr int kMaxExperts = kPerLane * kWarp;
+constexpr int kMostPerLane = 8;   // experts that a lane ranks: 4, or 8
+constexpr int kMaxExperts = kMostPerLane * kWarp;
+static_assert(kMaxExperts <= kPlanThreads);
 constexpr int kMaxChoices = 16;
 using Row = NormRow<kPlanThreads, 4>;
 
@@ -35,6 +36,7 @@ struct TokenRoute {
   int blocks = 0, last_lanes = 0;
   int rows = 0, row_tiles = 0, tiles_per_block = 0;
   float global = 0;
+  const float* bias = nullptr;
   int64_t words_per_tile = 0;
   uint32_t* words = nullptr;
   float* logits = nullptr;
@@ -72,30 +74,38 @@ __device__ __forceinline__ void block_sums(const TokenRoute& r, const RouterWeig
   }
 }
 
+// Of the first row that send_logits gives this thread.
+__device__ __forceinline__ float bias_of_thread(const TokenRoute& r) {
+  const int own = static_cast<int>(threadIdx.x) / kLanes, rows = r.tiles_per_block * kRowsPerTile;
+  const int row = static_cast<int>(blockIdx.x) * rows + own;
+  return r.bias != nullptr && own < rows && row < r.rows ? __ldg(r.bias + row) : 0.0f;
+}
+
 // The block's logits, to memory and to the first block: a half warp is a row.
-__device__ __forceinline__ void send_logits(const TokenRoute& r, const float* sums, uint32_t logits, uint32_t barrier) {
+__device__ __forceinline__ void send_logits(const TokenRoute& r, const float* sums, float first_bias, uint32_t logits,
+                                            uint32_t barrier) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes, rows = r.tiles_per_block * kRowsPerTile;
   for (int first = static_cast<int>(threadIdx.x) / kWarp * 2; first < rows; first += kPlanWarps * 2) {
     const int own = first + static_cast<int>(threadIdx.x) % kWarp / kLanes;  // even counts: both halves have one
-    const float logit = f32::mul(fold_router_row(sums + own * r.blocks * kLanes, r.blocks, lane), r.global);
+    float logit = f32::mul(fold_router_row(sums + own * r.blocks * kLanes, r.blocks, lane), r.global);
     const int row = static_cast<int>(blockIdx.x) * rows + own;
     if (lane != 0 || row >= r.rows) continue;
+    if (r.bias != nullptr) logit = f32::add(logit, own < 2 * kPlanWarps ? first_bias : __ldg(r.bias + row));
     send(logits + row * 4, logit, barrier);
     r.logits[row] = logit;
   }
 }
 
-// The leader's first warp: chosen ids to `ids` in shared memory too; whether the plan is made. forced_id: of this lane,
-// or null.
-__device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const PlanArgs& a, const PlanInput& input,
-                                                 const float* logits, uint32_t barrier, const HitTable& hits,
-                                                 const Predicted& predicted, const int32_t* forced_id, int32_t* ids) {
+// The leader's first warp: the lane's chosen expert, also to `ids` in shared memory. forced_id: of this lane, or null.
+template <int kPerLane>
+__device__ __forceinline__ int32_t choose_experts(const TokenRoute& r, const float* logits, uint32_t barrier,
+                                                  const int32_t* forced_id, int32_t* ids) {
   const auto lane = static_cast<int>(threadIdx.x);
   wait_for_bytes(barrier);
   float own[kPerLane];
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) own[j] = lane + j * kWarp < r.rows ? logits[lane + j * kWarp] : 0.0f;
-  const Chosen chosen = choose_token(own, r.rows, r.top.k, r.top.renormalize);
+  const Chosen chosen = choose_token(own, r.rows, r.top.k, r.top.renormalize, r.top.expert_scale);
   const int32_t id = forced_id != nullptr ? *forced_id : chosen.id;
   if (lane < r.top.k) {
     ids[lane] = id;
@@ -103,21 +113,23 @@ __device__ __forceinline__ bool choose_and_place(const TokenRoute& r, const Plan
     r.top.weights[lane] = chosen.weight;
     if (r.top.record != nullptr) r.top.record[lane] = id;
   }
-  return place_hits(a, input, hits, id, predicted);
+  return id;
 }
 
 #endif
 
+template <int kPerLane>
 __global__ void __launch_bounds__(kPlanThreads)
     route_token_kernel(const __grid_constant__ TokenRoute r, const __grid_constant__ PlanArgs a, int most_distinct) {
 #if __CUDA_ARCH__ >= 900
+  constexpr int kExperts = kPerLane * kWarp;
   extern __shared__ uint4 memory[];
   __shared__ PlanState state;
-  __shared__ float scale, logits[kMaxExperts];
+  __shared__ float scale, logits[kExperts];
   __shared__ alignas(8) uint64_t barrier;
-  __shared__ uint64_t priority[kMaxExperts], prefetched[kMaxExperts];
-  __shared__ int32_t slot_of_expert[kMaxExperts], ids[kMaxChoices];
-  __shared__ bool placed;
+  __shared__ uint64_t priority[kExperts], prefetched[kExperts];
+  __shared__ int32_t slot_of_expert[kExperts], ids[kMaxChoices];
+  __shared__ TokenShared token;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   const bool leads = blockIdx.x == 0;
   const auto own_barrier = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
@@ -128,10 +140,12 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (warp < units) load_weights(r, first_tile + warp / r.blocks, warp % r.blocks, weights);
   Row row;
   row.load_weights(r.norm_w, r.cols);
+  const float bias = bias_of_thread(r);
   let_next_start();
   wait_for_cluster();
   wait_for_previous();
   PlanInput input;
+  TokenInput more;
   bool forced = false;
   int32_t forced_id = -1, slot = -1;
   uint64_t used = 0;
@@ -139,6 +153,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (leads) {
     if (warp == 0) predicted.id = prediction_of_lane(a);
     input = PlanInput(a);
+    more = TokenInput(a);
+    token.read(a);
     if (r.top.forced != nullptr && thread < r.top.k) forced = *r.top.forced != 0, forced_id = r.top.forced_ids[thread];
     if (a.table.slots > 0 && thread < r.rows) {
       slot = input.slot_of_expert[thread];
@@ -152,49 +168,63 @@ __global__ void __launch_bounds__(kPlanThreads)
   const uint64_t brought = slot >= 0 ? a.table.prefetched_in[slot] : 0;
   if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
   for (int unit = warp; unit < units; unit += kPlanWarps) {
-    if (unit != warp) load_weights(r, first_tile + unit / r.blocks, unit % r.blocks, weights);
+    const int next = unit + kPlanWarps;  // on its way while this one is multiplied
+    RouterWeights of_next{};
+    if (next < units) load_weights(r, first_tile + next / r.blocks, next % r.blocks, of_next);
     block_sums(r, weights, unit / r.blocks, unit % r.blocks, x, sums);
+    weights = of_next;
   }
-  if (blockIdx.x == gridDim.x - 1) {
-    for (int i = thread; i < r.blocks * kRouterBlockWords; i += kPlanThreads) r.words[i] = x[i];
-  }
+  if (leads) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);  // it hands them to the CPU
   if (leads && thread < r.rows) {
     slot_of_expert[thread] = slot;
     priority[thread] = used;
     prefetched[thread] = brought;
   }
   __syncthreads();
-  send_logits(r, sums, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
+  send_logits(r, sums, bias, address_in_block(static_cast<uint32_t>(__cvta_generic_to_shared(logits)), 0),
               address_in_block(own_barrier, 0));
   if (!leads) return;
+  TokenPlan made;
   if (warp == 0) {
-    const bool done = choose_and_place(r, a, input, logits, own_barrier, {slot_of_expert, priority, prefetched},
-                                       predicted, forced ? &forced_id : nullptr, ids);
-    if (thread == 0) placed = done;
+    const int32_t id = choose_experts<kPerLane>(r, logits, own_barrier, forced ? &forced_id : nullptr, ids);
+    token.decide(a, input, more, {slot_of_expert, priority, prefetched}, id, predicted, made);
   }
   __syncthreads();
-  if (placed) return;
+  if (token.decided) {
+    if (warp == 0) write_token(a, more, made);
+    if (warp != 0 && token.on_cpu) {
+      hand_over_token(a, more, [x](int i) { return reinterpret_cast<const uint4*>(x)[i]; });
+    }
+    return;
+  }
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 #endif
 }
 
+// Calls f with the kernel for so many experts.
+template <class F>
+auto with_kernel(int64_t experts, F&& f) {
+  return experts <= 4 * kWarp ? f.template operator()<4>() : f.template operator()<kMostPerLane>();
+}
+
 // Dynamic shared memory that the kernel may have as a cluster of kBlocks; 0: the device cannot hold one.
+template <int kPerLane>
 int64_t shared_bytes_allowed() {
   static const int64_t bytes = []() -> int64_t {
     if (!programmatic_launch()) return 0;
+    const auto kernel = route_token_kernel<kPerLane>;
     int device = 0, value = 0;
     check(cudaGetDevice(&device), "cannot ask for the device in use");
     check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
           "cannot ask for the device's shared memory");
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, route_token_kernel), "cannot read the attributes of a kernel");
+    check(cudaFuncGetAttributes(&attributes, kernel), "cannot read the attributes of a kernel");
     const int64_t allowed = value - static_cast<int64_t>(attributes.sharedSizeBytes);
-    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
           "cannot ask for large clusters");
-    check(cudaFuncSetAttribute(route_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(allowed)),
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(allowed)),
           "cannot ask for shared memory");
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -207,7 +237,7 @@ int64_t shared_bytes_allowed() {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
-    if (cudaOccupancyMaxActiveClusters(&clusters, route_token_kernel, &config) != cudaSuccess) {
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());  // a partitioned device may refuse the question: it has none
       return 0;
     }
@@ -216,15 +246,8 @@ int64_t shared_bytes_allowed() {
   return bytes;
 }
 
-}  // namespace
-
-bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
+TokenRoute token_route(const RouteArgs& args) {
   const PackedLayout& layout = args.router.layout;
-  const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
-  if (layout.format != FormatId::kBf16 || args.top.tokens != 1 || layout.rows > kMaxExperts ||
-      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
-    return false;
-  }
   TokenRoute r;
   r.x = args.x;
   r.norm_w = args.norm_w;
@@ -237,14 +260,33 @@ bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct,
   r.row_tiles = static_cast<int>(layout.row_tiles);
   r.tiles_per_block = static_cast<int>(ceil_div(layout.row_tiles, kBlocks));
   r.global = args.router.global;
+  r.bias = args.bias;
   r.words_per_tile = layout.code_bytes_per_tile / 4;
   r.words = args.words;
   r.logits = args.logits;
   r.top = args.top;
-  const int64_t bytes = shared_bytes_of(r, plan, most_distinct);
-  if (bytes > shared_bytes_allowed()) return false;
-  launch_cluster(route_token_kernel, kBlocks, kPlanThreads, static_cast<size_t>(bytes), stream, r, plan, most_distinct);
-  return true;
+  return r;
+}
+
+}  // namespace
+
+bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_distinct) {
+  const PackedLayout& layout = args.router.layout;
+  const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
+  if (layout.format != FormatId::kBf16 || args.top.by_score || args.top.tokens != 1 || layout.rows > kMaxExperts ||
+      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
+    return false;
+  }
+  const int64_t allowed = with_kernel(layout.rows, [&]<int kPerLane>() { return shared_bytes_allowed<kPerLane>(); });
+  return shared_bytes_of(token_route(args), plan, most_distinct) <= allowed;
+}
+
+void route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream) {
+  const TokenRoute r = token_route(args);
+  with_kernel(r.rows, [&]<int kPerLane>() {
+    launch_cluster(route_token_kernel<kPerLane>, kBlocks, kPlanThreads,
+                   static_cast<size_t>(shared_bytes_of(r, plan, most_distinct)), stream, r, plan, most_distinct);
+  });
 }
 
 }  // namespace ft::cuda

@@ -5,7 +5,9 @@
 
 namespace ft::cuda {
 
-// False, and nothing is launched, where the device has no clusters of that size or the layer does not fit.
-bool route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream);
+// False where the device has no clusters of that size or the layer does not fit.
+bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_distinct);
+// REQUIRES route_token_takes().
+void route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream);
 
 }  // namespace ft::cuda

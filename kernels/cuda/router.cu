@@ -1,8 +1,9 @@
-// Router: kernels/ops/rows.h, RouterTopKArgs. A block is a token: its threads make the probabilities, half a warp adds
-// them in the canonical order, one warp takes the k largest.
+// Routers: RouterTopKArgs of kernels/ops/rows.h and RouterScoresArgs of kernels/ops/compressed.h. A block is a token:
+// its threads make the probabilities, half a warp adds them in the canonical order, one warp takes the k largest.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/ops/compressed.h"
 #include "kernels/ops/rows.h"
 
 namespace ft::cuda {
@@ -37,9 +38,10 @@ __device__ float sum_of(const float* values, int count) {
   return f32::tree_sum(lane_sum);
 }
 
-// One warp. Takes the k largest, ties to the lower index. Keys are the probabilities' bits + 1, which compare as the
-// values do, since none is negative; a taken one becomes 0.
-__device__ void take_largest(uint32_t* keys, int experts, int k, int32_t* chosen, float* weights) {
+// One warp. Takes the k largest, ties to the lower index; a taken one becomes 0. take(slot, expert, key), by one
+// thread.
+template <class Take>
+__device__ void take_largest(uint32_t* keys, int experts, int k, Take&& take) {
   const auto lane = static_cast<int>(threadIdx.x);
   uint32_t best = 0;
   int best_index = experts;
@@ -55,7 +57,7 @@ __device__ void take_largest(uint32_t* keys, int experts, int k, int32_t* chosen
     const uint32_t largest = __reduce_max_sync(kFullWarp, best);
     const auto candidate = static_cast<unsigned>(best == largest ? best_index : experts);
     const auto winner = static_cast<int>(__reduce_min_sync(kFullWarp, candidate));
-    if (lane == 0) chosen[slot] = winner, weights[slot] = __uint_as_float(largest - 1u);
+    if (lane == 0) take(slot, winner, largest);
     if (winner % kWarp == lane) {
       keys[winner] = 0;
       rescan();
@@ -95,7 +97,10 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
   if (is_nan) {
     for (int s = lane; s < args.k; s += kWarp) chosen[s] = s, weights[s] = sum;
   } else {
-    take_largest(keys, experts, args.k, chosen, weights);
+    // Keys are the probabilities' bits + 1, which compare as the values do, since none is negative.
+    take_largest(keys, experts, args.k, [&](int slot, int expert, uint32_t key) {
+      chosen[slot] = expert, weights[slot] = __uint_as_float(key - 1u);
+    });
   }
   __syncwarp();
   float all = 0.0f;
@@ -105,7 +110,53 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
     const int64_t at = token * args.k + s;
     const int32_t id = forced ? args.forced_ids[at] : chosen[s];
     args.ids[at] = id;
-    args.weights[at] = args.renormalize ? f32::div(weights[s], all) : weights[s];
+    float weight = args.renormalize ? f32::div(weights[s], all) : weights[s];
+    if (args.expert_scale != nullptr) weight = f32::mul(weight, args.expert_scale[chosen[s]]);
+    args.weights[at] = weight;
+    if (args.record != nullptr) args.record[at] = id;
+  }
+}
+
+// Compares as the value does; NaN as -infinity. Never 0.
+__device__ __forceinline__ uint32_t choice_key(float value) {
+  if (value != value) value = -__builtin_huge_valf();
+  const uint32_t bits = value == 0.0f ? 0u : __float_as_uint(value);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__global__ __launch_bounds__(kThreads) void router_scores_kernel(const RouterArgs args) {
+  __shared__ float p[kMaxRoutedExperts];
+  __shared__ uint32_t keys[kMaxRoutedExperts];
+  __shared__ int32_t chosen[kMaxTopK];
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x;
+  const auto experts = static_cast<int>(args.experts);
+  const float* logits = args.logits + token * args.logits_stride;
+  for (int i = threadIdx.x; i < experts; i += kThreads) {
+    const float l = logits[i];
+    p[i] = f32::sqrt(f32::add(f32::max(0.0f, l), f32::log1p(f32::exp(-fabsf(l)))));
+    keys[i] = choice_key(args.choice_bias == nullptr ? p[i] : f32::add(p[i], args.choice_bias[i]));
+  }
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  const auto lane = static_cast<int>(threadIdx.x);
+  if (args.given != nullptr) {
+    const int32_t* row = args.given + static_cast<int64_t>(args.token_ids[token]) * args.k;
+    for (int s = lane; s < args.k; s += kWarp) chosen[s] = row[s];
+  } else {
+    take_largest(keys, experts, args.k, [&](int slot, int expert, uint32_t) { chosen[slot] = expert; });
+  }
+  __syncwarp();
+  float all = 0.0f;
+  for (int s = 0; s < args.k; ++s) all = f32::add(all, p[chosen[s]]);
+  const float sum = f32::add(all, kRouterSumFloor);
+  const bool forced = args.forced != nullptr && *args.forced != 0;
+  for (int s = lane; s < args.k; s += kWarp) {
+    const int64_t at = token * args.k + s;
+    const int32_t id = forced ? args.forced_ids[at] : chosen[s];
+    args.ids[at] = id;
+    args.weights[at] = f32::mul(f32::div(p[chosen[s]], sum), args.scale);
     if (args.record != nullptr) args.record[at] = id;
   }
 }
@@ -115,7 +166,8 @@ __global__ __launch_bounds__(kThreads) void router_kernel(const RouterArgs args)
 void router_top_k(const RouterArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.k == 0) return;
   FT_CHECK(args.experts <= kMaxRoutedExperts && args.k <= args.experts && args.k <= kMaxTopK);
-  launch(router_kernel, static_cast<unsigned>(args.tokens), kThreads, 0, stream, args);
+  launch(args.by_score ? router_scores_kernel : router_kernel, static_cast<unsigned>(args.tokens), kThreads, 0, stream,
+         args);
 }
 
 }  // namespace ft::cuda

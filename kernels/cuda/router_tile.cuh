@@ -49,4 +49,9 @@ __device__ __forceinline__ float fold_router_row(const float* sums, int blocks, 
   return f32::tree_sum(acc);
 }
 
+// A block's packed rows from shared memory, for the experts.
+__device__ __forceinline__ void store_words(const uint32_t* from, int count, int threads, uint32_t* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) to[i] = from[i];
+}
+
 }  // namespace ft::cuda

@@ -1,6 +1,8 @@
 // Row operations: kernels/ops/rows.h and the packing of kernels/ops/activations.h.
+#include "kernels/cuda/embed_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/merge_end.cuh"
 #include "kernels/cuda/norm_pack.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/ops.h"
@@ -25,7 +27,7 @@ __global__ void embed_kernel(const EmbedArgs args) {
   if (i >= args.width) return;
   const int64_t token = blockIdx.y;
   const bf16 value = args.table[args.ids[token] * args.width + i];
-  args.out[token * args.out_stride + i] = low_bf16(value.bits);
+  write_embedded(args, token, i, value);
 }
 
 __global__ void pack_kernel(const PackArgs args, int64_t words) {
@@ -75,23 +77,53 @@ __global__ __launch_bounds__(kThreads) void long_rmsnorm_pack_kernel(const Rmsno
   }
 }
 
-__global__ void silu_mul_kernel(const PairwiseArgs args) {
+// A thread has a pair of elements, so y may be gate or up; `pairs`: with those of the packed row's padding.
+__global__ void glu_kernel(const GluArgs args, int64_t pairs) {
   let_next_start();
   wait_for_previous();
   const int64_t i = element();
-  if (i >= args.cols) return;
+  if (i >= pairs) return;
   const int64_t token = blockIdx.y;
-  const float gate = args.a[token * args.a_stride + i];
-  args.y[token * args.y_stride + i] = f32::mul(f32::silu(gate), args.b[token * args.b_stride + i]);
+  const float *gate = args.gate + token * args.gate_stride, *up = args.up + token * args.up_stride;
+  float* y = args.y == nullptr ? nullptr : args.y + token * args.y_stride;
+  const uint32_t pair = pack_pair(2 * i, args.cols, [&](int64_t k) {
+    const float value = f32::glu(args.glu, gate[k], up[k]);
+    if (y != nullptr) y[k] = value;
+    return value;
+  });
+  if (args.words != nullptr) args.words[token * activation_words(args.cols) + activation_word(2 * i)] = pair;
 }
 
-__global__ void add_kernel(const PairwiseArgs args) {
+// A block is a row.
+__global__ __launch_bounds__(kThreads) void add_kernel(const AddArgs args) {
+  __shared__ float stage[kNormStageFloats];
+  __shared__ float scale_of_row;
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x;
+  const bool norms = args.norm_w != nullptr;
+  if (norms) {
+    const NormPackSource source{args.x, args.x_stride, args.cols, args.norm_w, args.norm_eps};
+    norm_scales(source, token, 1, static_cast<int>(threadIdx.x), kThreads, stage, &scale_of_row);
+  }
+  const float r = norms ? scale_of_row : 1.0f;
+  const float* x = args.x + token * args.x_stride;
+  float* to = args.to + token * args.to_stride;
+  for (int64_t i = threadIdx.x; i < args.cols; i += kThreads) {
+    const float value = norms ? f32::mul(f32::mul(x[i], r), args.norm_w[i]) : x[i];
+    const float sum = f32::add(to[i], value);
+    to[i] = args.scale == nullptr ? sum : f32::mul(sum, *args.scale);
+  }
+}
+
+__global__ void softcap_kernel(const SoftcapArgs args) {
   let_next_start();
   wait_for_previous();
   const int64_t i = element();
-  if (i >= args.cols) return;
-  const int64_t token = blockIdx.y;
-  args.y[token * args.y_stride + i] = f32::add(args.a[token * args.a_stride + i], args.b[token * args.b_stride + i]);
+  if (i >= args.count) return;
+  const float x = args.x[i], e = f32::exp(f32::mul(-2.0f, fabsf(f32::div(x, args.cap))));
+  const float size = f32::div(f32::sub(1.0f, e), f32::add(1.0f, e));
+  args.x[i] = f32::mul(args.cap, copysignf(size, x));
 }
 
 __global__ void take_rows_kernel(const TakeRowsArgs args) {
@@ -118,7 +150,9 @@ __global__ void merge_kernel(const MergeArgs args) {
         from_host ? __ldcv(args.host_rows + pair * args.host_stride + i) : args.rows[pair * args.rows_stride + i];
     out = f32::fma(args.weights[pair], value, out);
   }
-  args.out[token * args.out_stride + i] = out;
+  out = merge_shared(args.shared, token, i, out);
+  float* to = args.out + token * args.out_stride + i;
+  *to = args.add ? f32::add(*to, out) : out;
 }
 
 }  // namespace
@@ -143,14 +177,20 @@ void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
          activation_words(args.cols));
 }
 
-void silu_mul(const PairwiseArgs& args, StreamHandle stream) {
+void glu(const GluArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  launch(silu_mul_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
+  const int64_t pairs = args.words != nullptr ? activation_words(args.cols) : ceil_div(args.cols, 2);
+  launch(glu_kernel, elements_grid(pairs, args.tokens), dim3(kThreads), 0, stream, args, pairs);
 }
 
-void add(const PairwiseArgs& args, StreamHandle stream) {
+void add(const AddArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  launch(add_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
+  launch(add_kernel, static_cast<unsigned>(args.tokens), kThreads, 0, stream, args);
+}
+
+void softcap(const SoftcapArgs& args, StreamHandle stream) {
+  if (args.count == 0) return;
+  launch(softcap_kernel, static_cast<unsigned>(ceil_div(args.count, kThreads)), kThreads, 0, stream, args);
 }
 
 void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
@@ -160,7 +200,7 @@ void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
 
 void merge(const MergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  launch(merge_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
+  launch_with(!args.after_join, merge_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 }  // namespace ft::cuda

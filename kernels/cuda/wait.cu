@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/merge_end.cuh"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/number.cuh"
 
@@ -57,7 +58,8 @@ struct MergeRows {
   }
 };
 
-// The merge of kernels/ops/rows.h, then one addition: the chain of a column goes through the slots in order.
+// The merge of kernels/ops/rows.h, then one addition where there is one: the chain of a column goes through the slots
+// in order.
 __device__ __forceinline__ void merge_column(const MergeArgs& m, int64_t token, int64_t column, MergeRows& rows,
                                              float before) {
   float merged = 0.0f;
@@ -75,7 +77,8 @@ __device__ __forceinline__ void merge_column(const MergeArgs& m, int64_t token, 
     }
     if (rows.id[kMergeAhead - 1] < 0) break;  // ids below 0 only trail
   }
-  m.out[token * m.out_stride + column] = f32::add(before, merged);
+  merged = merge_shared(m.shared, token, column, merged);
+  m.out[token * m.out_stride + column] = m.add ? f32::add(before, merged) : merged;
 }
 
 // By one thread of a block. One block reads the mailbox, across the link, and tells the others: eight that read it made
@@ -101,7 +104,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   float before = 0.0f;
   if (column < merge.cols) {
     rows.read(merge, token, 0, column);
-    before = merge.out[token * merge.out_stride + column];
+    if (merge.add) before = merge.out[token * merge.out_stride + column];
   }
   if (ticket != 0) {
     if (threadIdx.x == 0) wait_as_a_grid(wait, ticket);
@@ -124,8 +127,8 @@ void wait_and_merge(const WaitArgs& wait, const MergeArgs& merge, StreamHandle s
   if (merge.tokens == 0 || merge.cols == 0) return;
   FT_CHECK(merge.tokens <= kMaxGridY);
   const auto blocks = static_cast<unsigned>(ceil_div(merge.cols, kMergeThreads));
-  launch(wait_and_merge_kernel, dim3(blocks, static_cast<unsigned>(merge.tokens)), kMergeThreads, 0, stream, wait,
-         merge);
+  launch_with(!merge.after_join, wait_and_merge_kernel, dim3(blocks, static_cast<unsigned>(merge.tokens)),
+              kMergeThreads, 0, stream, wait, merge);
 }
 
 void finish_step(CpuMailbox* box, uint32_t* step_number, StreamHandle stream) {

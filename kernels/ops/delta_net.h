@@ -83,7 +83,8 @@ constexpr int64_t delta_state_floats(int64_t key_dim, int64_t value_dim) {
 }
 
 // One layer, and what it keeps of a sequence: the convolution's history, then the state of each value head. Channels
-// are all query heads, all key heads, all value heads.
+// are all query heads, all key heads, all value heads. The history has room for `taps` inputs, one more than are read:
+// a device that convolves in many places at once writes the newest over none that another place still reads.
 struct DeltaNetShape {
   int64_t key_heads = 0, value_heads = 0;  // a key head serves value_heads / key_heads value heads that stand together
   int64_t key_dim = 0, value_dim = 0;
@@ -92,7 +93,7 @@ struct DeltaNetShape {
   constexpr int64_t key_width() const { return key_heads * key_dim; }
   constexpr int64_t value_width() const { return value_heads * value_dim; }
   constexpr int64_t channels() const { return 2 * key_width() + value_width(); }
-  constexpr int64_t history_floats() const { return ((taps - 1) * channels() + 15) / 16 * 16; }
+  constexpr int64_t history_floats() const { return (taps * channels() + 15) / 16 * 16; }
   constexpr int64_t layer_floats() const {
     return history_floats() + value_heads * delta_state_floats(key_dim, value_dim);
   }

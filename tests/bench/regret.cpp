@@ -12,7 +12,6 @@ namespace ft::bench {
 namespace {
 
 constexpr double kConfidence = 0.95;
-constexpr uint64_t kSeed = 31;
 
 double at(const Measurement& m, const char* key) {
   const auto found = m.at.find(key);
@@ -116,6 +115,10 @@ OrderedJson regret_json(const Regret& regret) {
   return {{"regret", regret.regret}, {"ratio", regret.ratio}, {"low", regret.low}, {"high", regret.high}};
 }
 
+int64_t promotions_of(const EngineConfig& config, int64_t expert_bytes) {
+  return config.strategy == Strategy::kResident ? 0 : config.promote_bytes_per_layer / expert_bytes;
+}
+
 double milliseconds(double tok_s, int64_t batch) { return 1e3 * static_cast<double>(batch) / tok_s; }
 
 // Enough to score again, in a file that stays small.
@@ -204,7 +207,7 @@ Regret regret_of(std::span<const MeasuredCandidate> measured) {
   regret.best = best;
   if (best == 0) return regret;
   const std::vector<double> those = half(measured[best].tok_s, 0), ours = half(measured[best].choice_tok_s, 0);
-  const Interval interval = bootstrap_ratio(those, ours, kConfidence, kSeed);
+  const Interval interval = ratio_interval(those, ours, kConfidence);
   regret.ratio = median_ratio(those, ours);
   regret.low = std::min(interval.low, regret.ratio);
   regret.high = std::max(interval.high, regret.ratio);
@@ -219,7 +222,7 @@ Regret regret_of_candidate(std::span<const MeasuredCandidate> measured, size_t b
   // Both to the choice: they may have run in different rounds. The interval adds the two in the logarithm.
   const auto to_choice = [&](size_t i) {
     const std::vector<double> those = half(measured[i].tok_s, 0), ours = half(measured[i].choice_tok_s, 0);
-    const Interval interval = bootstrap_ratio(those, ours, kConfidence, kSeed);
+    const Interval interval = ratio_interval(those, ours, kConfidence);
     const double ratio = median_ratio(those, ours);
     return std::pair(ratio, Interval{std::min(interval.low, ratio), std::max(interval.high, ratio)});
   };
@@ -237,7 +240,7 @@ Regret regret_of_candidate(std::span<const MeasuredCandidate> measured, size_t b
 double noise_of(std::span<const MeasuredCandidate> measured) {
   std::vector<double> shares;
   for (const MeasuredCandidate& one : measured) {
-    const Interval interval = bootstrap_median(one.tok_s, kConfidence, kSeed);
+    const Interval interval = median_interval(one.tok_s, kConfidence);
     shares.push_back((interval.high - interval.low) / 2 / median(one.tok_s));
   }
   return median(shares);
@@ -252,14 +255,15 @@ PredictionError prediction_error(const Pool& pool, std::span<const MeasuredCandi
 }
 
 OrderedJson cell_json(const std::string& cell, const Profile& profile, const Pool& pool,
-                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times) {
+                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times,
+                      int64_t expert_bytes) {
   const Regret regret = regret_of(measured);
   const PredictionError error = prediction_error(pool, measured);
   const int64_t batch = profile.conditions.batches[0];
   OrderedJson candidates = OrderedJson::array();
   for (const MeasuredCandidate& one : measured) {
     const CandidatePrediction& predicted = pool[one.index];
-    const Interval interval = bootstrap_median(one.tok_s, kConfidence, kSeed);
+    const Interval interval = median_interval(one.tok_s, kConfidence);
     OrderedJson tok_s = OrderedJson::array(), choice_tok_s = OrderedJson::array();
     for (const double value : one.tok_s) tok_s.push_back(five_digits(value));
     for (const double value : one.choice_tok_s) choice_tok_s.push_back(five_digits(value));
@@ -267,8 +271,15 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
                           {"threads", predicted.config.threads},
                           {"slots", predicted.config.slots},
                           {"split", predicted.split},
+                          {"fetch_of_misses", predicted.config.fetch_of_misses},
+                          {"promotions", promotions_of(predicted.config, expert_bytes)},
                           {"fetch_mechanism", std::string(fetch_mechanism_name(predicted.config.fetch_mechanism))},
                           {"max_prefetches_per_layer", predicted.config.max_prefetches_per_layer},
+                          {"predicted_hit_rate", predicted.hit_rate.empty() ? 0 : predicted.hit_rate[0]},
+                          {"hit_rate", one.hit_rate},
+                          {"fetched_per_layer", one.fetched_per_layer},
+                          {"cpu_per_layer", one.cpu_per_layer},
+                          {"promoted_per_layer", one.promoted_per_layer},
                           {"predicted_ms", milliseconds(predicted.tok_s[0], batch)},
                           {"measured_ms", milliseconds(median(one.tok_s), batch)},
                           {"measured_low_ms", milliseconds(interval.high, batch)},
@@ -283,7 +294,7 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
     by_rule["candidate"] = i;
     by_rule.update(regret_json(regret_of_candidate(measured, regret.best, i)));
   }
-  OrderedJson json = {{"version", "1.0.0"},
+  OrderedJson json = {{"version", "1.1.0"},
                       {"cell", cell},
                       {"commit", profile.conditions.commit},
                       {"code_hash", profile.identity.build.code_hash},

@@ -50,6 +50,8 @@ struct MeasuredCandidate {
   // Tokens per second, round by round, and the choice's in the same rounds: not the same for candidates that did not
   // fit in memory together.
   std::vector<double> tok_s, choice_tok_s;
+  // What the engine did in these rounds: to hold against the replay's.
+  double hit_rate = 0, fetched_per_layer = 0, cpu_per_layer = 0, promoted_per_layer = 0;
 };
 
 struct Regret {
@@ -75,6 +77,7 @@ struct CellTimes {
 };
 // One line of a results file: tests/bench/regret.schema.json.
 OrderedJson cell_json(const std::string& cell, const Profile& profile, const Pool& pool,
-                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times);
+                      std::span<const MeasuredCandidate> measured, const BandwidthRule& rule, const CellTimes& times,
+                      int64_t expert_bytes);
 
 }  // namespace ft::bench

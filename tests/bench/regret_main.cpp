@@ -107,11 +107,25 @@ class Scorer {
       values.resize(rounds);
       return values;
     };
+    const double layers = static_cast<double>(session_.input.geometry.moe_layers.size());
+    const auto describe = [layers](const Samples& samples, MeasuredCandidate& one) {
+      const auto at = [&](const char* key) { return samples.at.contains(key) ? samples.at.at(key) : 0; };
+      const double steps = std::max(1.0, at("steps")) * layers;
+      one.hit_rate = at("hit_rate");
+      one.fetched_per_layer = at("expert_fetched") / steps;
+      one.cpu_per_layer = at("expert_cpu") / steps;
+      one.promoted_per_layer = at("expert_promoted") / steps;
+    };
     const std::vector<double> choice = first(series[0].values);
     MeasuredCandidate& mine = measured_[0];
     mine.tok_s.insert(mine.tok_s.end(), choice.begin(), choice.end());
     mine.choice_tok_s = mine.tok_s;
-    for (size_t i = begin; i < end; ++i) measured_.push_back({chosen_[i], first(series[i - begin + 1].values), choice});
+    describe(series[0], mine);
+    for (size_t i = begin; i < end; ++i) {
+      const Samples& samples = series[i - begin + 1];
+      measured_.push_back({chosen_[i], first(samples.values), choice});
+      describe(samples, measured_.back());
+    }
   }
 
   const TunedSession& session_;
@@ -179,8 +193,9 @@ int run(const ParsedOptions& options) {
     const double seconds = options.number("--score-seconds");
     const std::vector<MeasuredCandidate> measured = Scorer(session, pool, chosen, seconds).run();
     const double end = now_seconds();
-    const OrderedJson cell = cell_json(options.text("--cell"), session.profile, pool, measured, rule,
-                                       {end - begin, tuned - begin, end - tuned});
+    const OrderedJson cell =
+        cell_json(options.text("--cell"), session.profile, pool, measured, rule,
+                  {end - begin, tuned - begin, end - tuned}, session.input.formats.expert_bytes_max);
     print_cell(cell);
     append_line(results, cell.dump());
   });

@@ -1,7 +1,7 @@
 // device_bench_chain: a decode step's layers as the engine launches them when every expert is resident: the geometries
 // of BENCHMARKS.md, one token, a short context, every layer's weights its own and cold. Microseconds a layer of the
-// whole chain and of the chain with one node left out: the difference is what the node costs where it stands. Prints a
-// table; judges nothing.
+// whole chain and of the chain with one node left out: the difference is what the node costs where it stands; and what
+// an expert that all tokens share adds, in the chain and on a stream beside it. Prints a table; judges nothing.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -23,6 +23,7 @@ constexpr Geometry kGeometries[] = {
     {"A", 2048, 768, 128, 8, 24}, {"B", 2560, 640, 512, 10, 12}, {"C", 4096, 2048, 256, 6, 8}};
 constexpr int64_t kDim = 128, kPositions = 1024, kPosition = 100;
 constexpr int kHeads = 32, kKvHeads = 4, kRuns = 15;
+constexpr int64_t kShared = 512;  // of the shared expert: bf16, with a gate
 constexpr int64_t kQueryWidth = kHeads * kDim, kKvWidth = kKvHeads * kDim;
 
 enum Node : unsigned {
@@ -34,6 +35,8 @@ enum Node : unsigned {
   kDown = 32,
   kMerge = 64,
   kAll = 127,
+  kSharedExpert = 128,
+  kBeside = 256,  // the shared expert
 };
 
 struct Matrix {
@@ -52,7 +55,11 @@ class Chain {
                                      {kKvWidth, g_.hidden},
                                      {kKvWidth, g_.hidden},
                                      {g_.hidden, kQueryWidth},
-                                     {int64_t{g_.experts}, g_.hidden}}) {
+                                     {int64_t{g_.experts}, g_.hidden},
+                                     {kShared, g_.hidden},
+                                     {kShared, g_.hidden},
+                                     {1, g_.hidden},
+                                     {g_.hidden, kShared}}) {
       matrices_.push_back({bf16.layout(rows, cols), layer_bytes_});
       layer_bytes_ += matrices_.back().layout.bytes;
     }
@@ -79,6 +86,7 @@ class Chain {
     cuda::copy_to_device(position_.data(), position.host(), 8, stream());
     activated_ = zeros(g_.top_k * activation_words(g_.intermediate) * 4);
     rows_ = zeros(g_.top_k * g_.hidden * 4);
+    shared_ = zeros((2 * kShared + 64 + activation_words(kShared) + g_.hidden) * 4);
     SlotTable::Content content;
     for (int key = 0; key < g_.layers * g_.experts; ++key) content.key_of_slot.push_back(key);
     rig_.restore(content);
@@ -193,7 +201,7 @@ class Chain {
     merge_.rows = rows_.as<float>(), merge_.rows_stride = g_.hidden;
     merge_.from_host = work.from_host;
     merge_.host_rows = rows_.as<float>(), merge_.host_stride = g_.hidden;
-    merge_.cols = g_.hidden, merge_.out = residual_.as<float>(), merge_.out_stride = g_.hidden;
+    merge_.cols = g_.hidden, merge_.out = residual_.as<float>(), merge_.out_stride = g_.hidden, merge_.add = true;
     wait_ = {rig_.args.mailbox.box, work.ticket, 0, 1'000'000, rig_.args.counters};
   }
   void product(cuda::MatvecArgs args, const float* x, int64_t cols, bool normed) {
@@ -226,9 +234,38 @@ class Chain {
       rig_.args.layer = layer;
       cuda::route_and_plan(route_, rig_.args, stream());
     }
+    const bool shares = (nodes & kSharedExpert) != 0, beside = shares && (nodes & kBeside) != 0;
+    if (beside) {
+      forked_.record(stream());
+      forked_.make_wait(beside_.handle());
+    }
+    merge_.shared = {};
+    if (shares) launch_shared(layer, beside ? beside_.handle() : stream());
+    if (beside) joined_.record(beside_.handle());
     if ((nodes & kGateUp) != 0) cuda::expert_gate_up(experts_, stream());
     if ((nodes & kDown) != 0) cuda::expert_down(experts_, stream());
+    if (beside) joined_.make_wait(stream());
+    merge_.after_join = beside;
     if ((nodes & kMerge) != 0) cuda::wait_and_merge(wait_, merge_, stream());
+  }
+  void launch_shared(int layer, cuda::StreamHandle stream_of_it) {
+    float *gate = shared_.as<float>(), *up = gate + kShared, *token = up + kShared;
+    auto* words = reinterpret_cast<uint32_t*>(token + 64);
+    auto* out = reinterpret_cast<float*>(words + activation_words(kShared));
+    cuda::MatvecArgs first, last;
+    first.tokens = last.tokens = 1;
+    first.input.words = words_.as<uint32_t>();
+    first.output_count = 3;
+    first.outputs[0] = {matrix(layer, 5), nullptr, gate, kShared, false};
+    first.outputs[1] = {matrix(layer, 6), nullptr, up, kShared, false};
+    first.outputs[2] = {matrix(layer, 7), nullptr, token, 1, false};
+    cuda::matvec(first, stream_of_it);
+    cuda::glu({{}, gate, up, kShared, kShared, 1, kShared, nullptr, 0, words}, stream_of_it);
+    last.input.words = words;
+    last.output_count = 1;
+    last.outputs[0] = {matrix(layer, 8), nullptr, out, g_.hidden, false};
+    cuda::matvec(last, stream_of_it);
+    merge_.shared = {out, g_.hidden, token};
   }
 
   Geometry g_;
@@ -237,7 +274,9 @@ class Chain {
   std::vector<Matrix> matrices_;
   int64_t layer_bytes_ = 0;
   cuda::DeviceBuffer dense_, slots_, residual_, norm_, q_, k_, v_, attended_, words_, scratch_words_, angles_, cache_,
-      attention_scratch_, sequence_, position_, router_, activated_, rows_;
+      attention_scratch_, sequence_, position_, router_, activated_, rows_, shared_;
+  cuda::Stream beside_;
+  cuda::Event forked_, joined_;
   cuda::PinnedBuffer row_;
   cuda::AttentionDecodeArgs attention_;
   cuda::RouteArgs route_;
@@ -253,6 +292,8 @@ void print(Chain& chain) {
       {kQkv, "qkv"},     {kAttention, "attention"},    {kOut, "out"},
       {kRoute, "route"}, {kGateUp | kDown, "experts"}, {kMerge, "merge"}};
   for (const auto& [nodes, label] : kLeftOut) std::printf(" %s %.2f;", label, all - chain.us(kAll & ~nodes));
+  std::printf(" | shared expert: in the chain %.2f; beside it %.2f", chain.us(kAll | kSharedExpert) - all,
+              chain.us(kAll | kSharedExpert | kBeside) - all);
   std::printf(" | alone: merge, qkv %.2f; qkv %.2f; out %.2f; route %.2f; merge %.2f | residual %08llx\n",
               chain.us(kMerge | kQkv), chain.us(kQkv), chain.us(kOut), chain.us(kRoute), chain.us(kMerge),
               static_cast<unsigned long long>(chain.hash()) & 0xffffffff);

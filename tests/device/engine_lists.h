@@ -19,6 +19,13 @@ inline constexpr int kEngineThreads = 4;
 EngineConfig on_device(const LoadedModel& model, Strategy strategy, int64_t slots, int max_batch = 1);
 std::vector<int32_t> some_ids(int64_t count, int64_t vocab, uint64_t seed);
 
+// A checkpoint's family is one that the device runs.
+bool runs_on_device(const std::string& path);
+// Checkpoints of the tree for what is not run over every golden case: the bundled one, and one of each other family.
+std::vector<std::string> one_of_each_family();
+// Serve mode's limit of a golden case; the bundled model, which records none, has the smallest of theirs.
+double serve_limit(const std::string& path);
+
 // Of rows of logits, bit by bit; empty: none.
 std::string first_difference(std::span<const float> got, std::span<const float> expected, int64_t vocab);
 std::string compare(const test::Continuation& got, const test::Continuation& expected, int64_t vocab);
@@ -51,8 +58,14 @@ void test_prompt_cache(Context& context);
 void test_prompt_batches(Context& context);
 void test_prompt_choices(Context& context);
 
+// sequences_engine_test.cpp
+void test_sequences(Context& context);
+void test_compressed_sequences(Context& context);
+
 // engine_bench.cpp: where the time of a decode step goes; what prefetching gains
 void bench_engine(Context& context);
 void bench_look_ahead(Context& context);
+// families_bench.cpp: a layer of each kind
+void bench_families(Context& context);
 
 }  // namespace ft::device_test

@@ -1,7 +1,11 @@
-// device_test_engine [--bench [look-ahead]] [LIST ...]: the engine on a CUDA device; the lists are below.
+// device_test_engine [--bench [look-ahead | families]] [LIST ...]: the engine on a CUDA device; the lists are below.
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "engine/model/family.h"
+#include "kernels/base/json.h"
 #include "tests/device/engine_lists.h"
 
 namespace ft::device_test {
@@ -41,6 +45,29 @@ std::string compare(const test::Continuation& got, const test::Continuation& exp
   return decode.empty() ? decode : "decode: " + decode;
 }
 
+bool runs_on_device(const std::string& path) {
+  const std::string type = read_json_file(path + "/config.json").value("model_type", "");
+  const std::span<const FamilyDesc> all = families();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const FamilyDesc& family) { return family.on_cuda && family.model_type == type; });
+}
+
+std::vector<std::string> one_of_each_family() {
+  std::vector<std::string> paths = {test::data_path("tiny-moe")};
+  for (const char* name : {"gpt_oss.small", "gemma4.older", "qwen3_5_moe_text.b", "deepseek_v4.published"}) {
+    const std::string path = test::data_path("golden/" + std::string(name));
+    if (runs_on_device(path)) paths.push_back(path);
+  }
+  return paths;
+}
+
+double serve_limit(const std::string& path) {
+  const std::string file = path + "/golden.json";
+  if (!std::filesystem::exists(file)) return 0.03;
+  const Json limit = read_json_file(file)["rel_bf16_vs_fp32"];
+  return limit.is_null() ? 0.05 : 1.5 * limit.get<double>();
+}
+
 }  // namespace ft::device_test
 
 int main(int argc, char** argv) {
@@ -56,8 +83,12 @@ int main(int argc, char** argv) {
                                  {"prompt-chunks", test_prompt_chunks},
                                  {"prompt-cache", test_prompt_cache},
                                  {"prompt-batches", test_prompt_batches},
-                                 {"prompt-choices", test_prompt_choices}};
-  const bool ahead =
-      std::any_of(argv, argv + argc, [](const char* arg) { return std::string_view(arg) == "look-ahead"; });
-  return run_tests(argc, argv, kTests, ahead ? bench_look_ahead : bench_engine);
+                                 {"prompt-choices", test_prompt_choices},
+                                 {"sequences", test_sequences},
+                                 {"compressed-sequences", test_compressed_sequences}};
+  const auto asked = [&](std::string_view name) { return std::find(argv, argv + argc, name) != argv + argc; };
+  return run_tests(argc, argv, kTests,
+                   asked("look-ahead") ? bench_look_ahead
+                   : asked("families") ? bench_families
+                                       : bench_engine);
 }

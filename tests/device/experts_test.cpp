@@ -1,7 +1,8 @@
-// Checked against: the CPU's gate_up, matvec, merge and add kernels on the same blobs, bit for bit: items with any
-// number of pairs, none too, in a list that starts and ends inside a longer one. Some items are fetched: their blobs
-// are in pinned memory, gate_up's launch copies them in an order of its own, and afterwards their slots must hold every
-// byte of them, their counters every unit, and those of other items nothing.
+// Checked against: the CPU's gate_up, matvec, merge and add kernels on the same blobs, bit for bit: experts of every
+// form, items with any number of pairs, none too, in a list that starts and ends inside a longer one, merges that are
+// added or not. Some items are fetched: their blobs are in pinned memory, gate_up's launch copies them in an order of
+// its own, and afterwards their slots must hold every byte of them, their counters every unit, and those of other items
+// nothing.
 #include <algorithm>
 #include <numeric>
 
@@ -17,6 +18,14 @@ namespace {
 struct Shape {
   int64_t hidden, intermediate;
 };
+
+struct NamedForm {
+  std::string_view name;
+  ExpertForm form;
+};
+constexpr NamedForm kForms[] = {
+    {"silu", {}}, {"oss biased", {{GluKind::kOss, 1.5f}, true}},        {"gelu", {{GluKind::kGeluTanh, 0}, false}},
+    {"silu", {}}, {"clamped", {{GluKind::kSiluClamped, 0.75f}, false}}, {"silu biased", {{}, true}}};
 
 constexpr int kTopK = 3;
 constexpr int64_t kGap = 5;
@@ -87,9 +96,10 @@ Expected on_the_cpu(Context& context, const Blobs& blobs, const Routing& routing
 struct Choice {
   HostArray<int32_t> ids{0};
   HostArray<float> weights{0};
+  bool add = true;
 };
 
-// residual: what was there plus the merge of the pairs that have an expert.
+// residual: what was there plus the merge of the pairs that have an expert, or the merge alone.
 void merge_on_the_cpu(Context& context, const Choice& choice, int64_t tokens, int64_t hidden,
                       const HostArray<float>& before, Expected& expected) {
   const int64_t stride = hidden + kGap;
@@ -103,7 +113,12 @@ void merge_on_the_cpu(Context& context, const Choice& choice, int64_t tokens, in
     }
     context.cpu.merge(
         {rows.data(), choice.weights.data() + t * kTopK, static_cast<int64_t>(rows.size()), hidden, merged.data()});
-    context.cpu.add({expected.residual.data() + t * stride, merged.data(), hidden});
+    float* to = expected.residual.data() + t * stride;
+    if (choice.add) {
+      context.cpu.add({to, merged.data(), hidden});
+    } else {
+      std::copy_n(merged.data(), hidden, to);
+    }
   }
 }
 
@@ -189,7 +204,7 @@ struct DeviceWork {
     args.activated = activated.data();
     args.out = out.data();
     args.out_stride = blobs.layout.hidden + kGap;
-    merge = {ids.data(), weights.data(), routing.tokens, residual.data(), args.out_stride};
+    merge = {ids.data(), weights.data(), routing.tokens, residual.data(), args.out_stride, choice.add};
   }
   // Items of which the last `fetches` says are copied; the first and the last one are outside the range.
   DeviceArray<cuda::ExpertItem> items(Context& context, const Blobs& blobs, const Routing& routing,
@@ -216,8 +231,8 @@ struct DeviceWork {
   cuda::ExpertMerge merge;
 };
 
-Choice choice_of(const Routing& routing, Random& random) {
-  Choice choice{HostArray<int32_t>(routing.tokens * kTopK, -1), HostArray<float>(routing.tokens * kTopK)};
+Choice choice_of(const Routing& routing, bool add, Random& random) {
+  Choice choice{HostArray<int32_t>(routing.tokens * kTopK, -1), HostArray<float>(routing.tokens * kTopK), add};
   for (int64_t i = 0; i < routing.pairs.size(); ++i) choice.ids[routing.pairs[i]] = 1;
   for (int64_t i = 0; i < choice.weights.size(); ++i) choice.weights[i] = static_cast<float>(random.normal());
   return choice;
@@ -228,7 +243,8 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
   Random random(seed);
   const auto item_count = static_cast<int64_t>(counts.size());
   Blobs blobs;
-  blobs.layout = expert_layout(format.id, shape.hidden, shape.intermediate);
+  const NamedForm& form = kForms[seed % std::size(kForms)];
+  blobs.layout = expert_layout(format.id, shape.hidden, shape.intermediate, form.form);
   blobs.bytes = HostArray<std::byte>(item_count * blobs.layout.bytes);
   for (int64_t i = 0; i < item_count; ++i) {
     fill_expert(blobs.layout, mix.weights, random, blobs.bytes.data() + i * blobs.layout.bytes);
@@ -236,7 +252,7 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
   const Routing routing = random_routing(counts, random);
   const HostArray<uint32_t> x = random_rows(context, routing.tokens, shape.hidden, mix.activations, random);
   Expected expected = on_the_cpu(context, blobs, routing, x);
-  const Choice choice = choice_of(routing, random);
+  const Choice choice = choice_of(routing, seed % 5 != 0, random);
   HostArray<float> before(routing.tokens * (shape.hidden + kGap));
   for (int64_t i = 0; i < before.size(); ++i) before[i] = random_activation(mix.activations, random);
   merge_on_the_cpu(context, choice, routing.tokens, shape.hidden, before, expected);
@@ -244,7 +260,8 @@ void check_experts(Context& context, const FormatInfo& format, const Mix& mix, c
   const std::string what = "hidden " + std::to_string(shape.hidden) + " intermediate " +
                            std::to_string(shape.intermediate) + " items " + std::to_string(item_count) + " seed " +
                            std::to_string(seed);
-  const std::string group = std::string(format.name) + " " + std::string(mix.name);
+  // Of each form the first mix is a group of its own.
+  const std::string group = std::string(format.name) + " " + std::string(&mix == kMixes ? form.name : mix.name);
   for (const bool merges : {false, true}) {
     const int64_t fetched = static_cast<int64_t>(seed + (merges ? 1 : 0)) % (item_count + 1);
     DeviceWork work(context, blobs, routing, x, expected, before, choice);

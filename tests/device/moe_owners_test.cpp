@@ -134,7 +134,7 @@ double register_seconds(const HostBuffer& memory, int64_t bytes) {
   return now_seconds() - begin;
 }
 
-// A blob across the edge of two pieces, by both ways; `memory` is registered.
+// A blob across the edge of two pieces, by all ways; `memory` is registered.
 std::string copy_across(const HostBuffer& memory, const cuda::RegisteredMemory& registered, int64_t edge) {
   constexpr int64_t kBlob = 2 * kMiB;
   cuda::Stream stream;
@@ -151,17 +151,29 @@ std::string copy_across(const HostBuffer& memory, const cuda::RegisteredMemory& 
   arena.upload();
   fetch.copies = copy;
   fetch.count = count;
-  for (const bool by_gather : {true, false}) {
+  enum class Way { kGather, kCopy, kProxy };
+  constexpr const char* kNames[] = {"gather", "copy", "copy engine's thread"};
+  for (const Way way : {Way::kGather, Way::kCopy, Way::kProxy}) {
     cuda::fill_zero(target.data(), kBlob, stream.handle());
-    if (by_gather) {
+    if (way == Way::kGather) {
       cuda::gather(fetch, cuda::kGatherBlocks, stream.handle());
-    } else {
+    } else if (way == Way::kCopy) {
       registered.copy_to_device(target.data(), edge - kMiB, kBlob, stream.handle());
+    } else {
+      stream.synchronize();
+      cuda::CopyProxy proxy(1, registered.device());
+      cuda::Fetch posted = fetch;
+      posted.post = proxy.post(1'000'000'000);
+      proxy.begin();
+      cuda::gather(posted, cuda::kGatherBlocks, stream.handle());
+      stream.synchronize();
+      proxy.finish();
+      proxy.check();
     }
     cuda::copy_to_host(back.host(), target.data(), kBlob, stream.handle());
     stream.synchronize();
     if (std::memcmp(back.host(), memory.data() + edge - kMiB, kBlob) != 0) {
-      return by_gather ? "gather: bytes differ" : "copy engine: bytes differ";
+      return std::string(kNames[static_cast<int>(way)]) + ": bytes differ";
     }
   }
   return {};

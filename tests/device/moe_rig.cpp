@@ -17,7 +17,7 @@ int64_t arena_bytes(const RigShape& shape) {
   const int64_t predicted = int64_t{shape.max_tokens} * shape.max_predicted;
   const int64_t queued = shape.layers * (distinct + shape.max_predicted);
   return keys * 12 + shape.slots * 36 + pairs * 9 + distinct * 96 + predicted * 4 + queued * 32 +
-         int64_t{shape.max_tokens} * shape.hidden * 2 + 65536;
+         int64_t{shape.max_tokens} * shape.hidden * 2 + 65536 + static_cast<int64_t>(sizeof(cuda::NextVictims));
 }
 
 }  // namespace
@@ -72,6 +72,7 @@ PlanRig::PlanRig(const RigShape& s)
   args.predicted_ranks = s.max_predicted;
   args.next_bank = reinterpret_cast<const std::byte*>(uintptr_t{3} << 40);
   args.next_blob_bytes = s.blob_bytes;
+  args.victims = arena.take<cuda::NextVictims>(1);
   args.counters = arena.take<cuda::StepCounters>(1);
   args.mailbox = {mailbox.as_device<cuda::CpuMailbox>(), mailbox_ids.as_device<int32_t>(),
                   mailbox_x.as_device<uint32_t>()};
@@ -103,7 +104,21 @@ void PlanRig::restore(const SlotTable::Content& content) {
   }
   arena.host(table.clock)[cuda::kPlanNumber] = content.plans;
   arena.host(table.clock)[cuda::kPosted] = posted;
+  *arena.host(const_cast<cuda::NextVictims*>(args.victims)) = {};
   arena.upload();
+}
+
+void PlanRig::find_victims() {
+  const cuda::SlotTableView& table = args.table;
+  cuda::search_victims({.to = const_cast<cuda::NextVictims*>(args.victims),
+                        .count = args.top_k,
+                        .slots = table.slots,
+                        .slot_bits = table.slot_bits,
+                        .stamp = table.stamp,
+                        .key_of_slot = table.key_of_slot,
+                        .filled_in = table.filled_in,
+                        .plan_number = table.clock + cuda::kPlanNumber},
+                       stream.handle());
 }
 
 void PlanRig::begin_step() {

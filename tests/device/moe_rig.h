@@ -66,6 +66,8 @@ class PlanRig {
   SlotTable::Content content() const;  // from the downloaded arena
   // Counters of arrival say kArrivedBefore, and the queue is empty: it has room for one plan of every layer.
   void begin_step();
+  // As beside a layer's experts: what the next plan of one token would take.
+  void find_victims();
 
   static constexpr uint32_t kUnits = 11;  // of a made-up blob
   static constexpr uint32_t kArrivedBefore = 7;

@@ -18,6 +18,10 @@ struct RouteShape {
   int64_t hidden = 256;
   int predicted = 0;       // experts named for the next layer; 0: no look-ahead
   bool all_slots = false;  // soon every expert is in a slot, and plans are of hits alone
+  bool victims = false;    // the victims of each plan are found before it
+  int promotions = 1;      // at most so many a layer
+  int fetch_of_two = 1;    // of two misses so many are fetched, 0 to 2
+  bool options = false;    // a bias, factors of experts, and a norm of the experts' own
 };
 
 class RouteRig {
@@ -29,7 +33,8 @@ class RouteRig {
     const int64_t row_words = activation_words(s.hidden);
     router_ = cuda::DeviceBuffer(layout.bytes);
     rows_ = cuda::DeviceBuffer((s.tokens + 1) * s.hidden * 4);
-    out_ = cuda::DeviceBuffer(s.tokens * (row_words + s.experts + 2 * s.top_k) * 4 + 256);
+    options_ = cuda::DeviceBuffer((s.hidden + 2 * int64_t{s.experts}) * 4);
+    out_ = cuda::DeviceBuffer(s.tokens * (2 * row_words + s.experts + 2 * s.top_k) * 4 + 256);
     cuda::PinnedBuffer router(layout.bytes), rows(rows_.bytes());
     format.synthesize(layout, seed, 0, layout.row_tiles, router.host());
     Random random(seed);
@@ -57,9 +62,10 @@ class RouteRig {
     args.top.weights = reinterpret_cast<float*>(args.top.ids + s.tokens * s.top_k);
     plan.args.ids = args.top.ids;
     plan.args.x = args.words;
+    if (s.options) use_options(random);
     plan.args.tokens = s.tokens;
     std::vector<int> split;
-    for (int m = 0; m <= plan.max_distinct(); ++m) split.push_back(m / 2);
+    for (int m = 0; m <= plan.max_distinct(); ++m) split.push_back(m * s.fetch_of_two / 2);
     plan.set_split(split);
   }
   float* row(int64_t token) { return rows_host_.as_host<float>() + (token + 1) * shape.hidden; }
@@ -79,7 +85,19 @@ class RouteRig {
   cuda::RouteArgs args;
 
  private:
-  cuda::DeviceBuffer router_, rows_, out_;
+  void use_options(Random& random) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < options_.bytes() / 4; ++i) values.push_back(static_cast<float>(random.normal()));
+    cuda::copy_to_device(options_.data(), values.data(), options_.bytes(), plan.stream.handle());
+    plan.stream.synchronize();
+    args.bias = options_.as<float>();
+    args.top.expert_scale = args.bias + shape.experts;
+    args.experts_norm_w = args.top.expert_scale + shape.experts;
+    args.experts_norm_eps = 1e-5f;
+    args.experts_words = reinterpret_cast<uint32_t*>(args.top.weights + shape.tokens * shape.top_k);
+    plan.args.x = args.experts_words;
+  }
+  cuda::DeviceBuffer router_, rows_, options_, out_;
   cuda::PinnedBuffer rows_host_;
 };
 
@@ -134,12 +152,13 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
 
 std::string compare_routes(const RouteShape& s, bool with_nan) {
   constexpr int kPlanLayers = 2;
-  const int steps = s.all_slots ? 24 : 4;
-  const int all = s.experts * kPlanLayers, slots = s.all_slots ? all : std::min(all, 2 * s.tokens * s.top_k);
+  const int steps = s.all_slots || s.victims ? 24 : 4;
+  const int all = s.experts * kPlanLayers, some = s.victims ? all / 3 + s.top_k : 2 * s.tokens * s.top_k;
+  const int slots = s.all_slots ? all : std::min(all, some);
   Random random(static_cast<uint64_t>(s.experts + s.predicted));
   RouteRig one(s, kPlanLayers, slots, 5), many(s, kPlanLayers, slots, 5);
   for (RouteRig* rig : {&one, &many}) {
-    rig->plan.args.max_promotions = 1;
+    rig->plan.args.max_promotions = s.promotions;
   }
   for (int step = 0; step < steps * kPlanLayers; ++step) {
     std::vector<int32_t> ahead;
@@ -154,6 +173,7 @@ std::string compare_routes(const RouteShape& s, bool with_nan) {
       rig->plan.args.layer = step % kPlanLayers;
       if (s.predicted > 0) rig->plan.set_predicted(ahead, 2);
     }
+    if (s.victims) one.plan.find_victims();
     cuda::route_and_plan(one.args, one.plan.args, one.plan.stream.handle());
     cuda::route(many.args, many.plan.stream.handle());
     cuda::plan_layer(many.plan.args, many.plan.stream.handle());
@@ -192,10 +212,33 @@ void test_route(Report& report) {
                               {128, 8, 1, 256, 40, true},
                               {512, 10, 1, 2560, 10},
                               {512, 10, 1, 2560, 10, true},
-                              {512, 10, 2, 256, 10, true}}) {
-    const std::string name = text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s", s.experts, s.top_k,
-                                  static_cast<long long>(s.hidden), s.tokens, s.all_slots ? ", all in slots" : "",
-                                  s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
+                              {512, 10, 2, 256, 10, true},
+                              {4, 1, 1, 64, 0, false, true},
+                              {128, 8, 1, 2048, 0, false, true},
+                              {128, 8, 1, 2048, 0, false, true, 0, 2},
+                              {128, 8, 1, 2048, 0, false, true, 3, 0},
+                              {128, 16, 1, 256, 0, false, true, 16, 0},
+                              {128, 8, 1, 2048, 8, false, true},
+                              {512, 10, 1, 2560, 0, false, true},
+                              {512, 10, 1, 2560, 0, false, true, 0, 2},
+                              {256, 6, 1, 4096, 0, false, true, 2, 1},
+                              {512, 16, 1, 256, 0, false, true, 16, 0},
+                              {128, 8, 8, 2048, 0, false, true},
+                              {256, 8, 1, 2048, 0, true},
+                              {256, 6, 1, 4096, 8},
+                              {129, 4, 1, 2880, 0, true},
+                              {200, 8, 1, 512, 8, true, false, 1, 1, true},
+                              {32, 4, 1, 256, 0, false, false, 1, 1, true},
+                              {128, 4, 1, 2880, 0, true, false, 1, 1, true},
+                              {128, 8, 1, 2816, 8, true, false, 1, 1, true},
+                              {300, 6, 1, 512, 0, false, false, 1, 1, true},
+                              {128, 4, 2, 2880, 0, false, false, 1, 1, true},
+                              {64, 4, 8, 256, 0, true, false, 1, 1, true}}) {
+    std::string name =
+        text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s%s", s.experts, s.top_k,
+             static_cast<long long>(s.hidden), s.tokens, s.options ? ", options" : "",
+             s.all_slots ? ", all in slots" : "", s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
+    if (s.victims) name += text(", victims known, %d of 2 fetched, %d promoted", s.fetch_of_two, s.promotions);
     const std::string difference = compare_routes(s, false);
     report.result(name, difference.empty(), difference);
   }

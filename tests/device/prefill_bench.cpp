@@ -106,7 +106,7 @@ void bench_experts(Context& context, const FormatInfo& format, const ExpertShape
   const cuda::DeviceBuffer residual(tokens * shape.hidden * 4);
   const cuda::PrefillMergeArgs merge{
       lists.device_ids.data(), weights.data(), tokens, shape.top_k, out.as<float>(), shape.hidden, shape.hidden,
-      residual.as<float>(),    shape.hidden};
+      residual.as<float>(),    shape.hidden,   true,   {}};
   std::printf("  merge %.1f us\n", median_seconds(context, [&] { cuda::prefill_merge(merge, stream); }) * 1e6);
 }
 
@@ -131,10 +131,10 @@ void bench_linear(Context& context, const FormatInfo& format, int64_t rows, int6
 }
 
 void bench_attention(Context& context, int64_t head_dim, int64_t before, int64_t tokens) {
-  constexpr int kHeads = 32, kKvHeads = 4;
+  const int heads = head_dim > 128 ? 16 : 32, kv_heads = head_dim > 128 ? 2 : 4;
   const int64_t positions = before + tokens;
-  const cuda::DeviceBuffer q(tokens * kHeads * head_dim * 4), out(tokens * kHeads * head_dim * 4);
-  const cuda::DeviceBuffer kv(positions * 2 * kKvHeads * head_dim * 2);
+  const cuda::DeviceBuffer q(tokens * heads * head_dim * 4), out(tokens * heads * head_dim * 4);
+  const cuda::DeviceBuffer kv(positions * 2 * kv_heads * head_dim * 2);
   cuda::fill_zero(q.data(), q.bytes(), context.stream.handle());
   cuda::fill_zero(kv.data(), kv.bytes(), context.stream.handle());
   std::vector<cuda::PrefillQueries> tiles;
@@ -144,22 +144,22 @@ void bench_attention(Context& context, int64_t head_dim, int64_t before, int64_t
   const DeviceArray<cuda::PrefillQueries> device_tiles(context, tiles);
   cuda::PrefillAttentionArgs args;
   args.q = q.as<float>();
-  args.q_stride = kHeads * head_dim;
+  args.q_stride = heads * head_dim;
   args.tiles = device_tiles.data();
   args.tile_count = static_cast<int>(tiles.size());
-  args.heads = kHeads;
-  args.kv_heads = kKvHeads;
+  args.heads = heads;
+  args.kv_heads = kv_heads;
   args.head_dim = head_dim;
   args.scale = 0.1f;
   args.kv = {kv.as<bf16>(), positions};
   args.out = out.as<float>();
-  args.out_stride = kHeads * head_dim;
+  args.out_stride = heads * head_dim;
   const double seconds = median_seconds(context, [&] { cuda::prefill_attention(args, context.stream.handle()); });
   const double visible =
       static_cast<double>(tokens) * (static_cast<double>(before) + static_cast<double>(tokens + 1) / 2);
-  print_rate("attention 32/4 heads of " + std::to_string(head_dim) + ", " + std::to_string(tokens) + " tokens after " +
-                 std::to_string(before),
-             seconds, 4.0 * kHeads * static_cast<double>(head_dim) * visible);
+  print_rate("attention " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
+                 std::to_string(head_dim) + ", " + std::to_string(tokens) + " tokens after " + std::to_string(before),
+             seconds, 4.0 * heads * static_cast<double>(head_dim) * visible);
 }
 
 }  // namespace
@@ -182,7 +182,9 @@ void bench_prefill(Context& context) {
   bench_linear(context, format_info(FormatId::kNvfp4), 4096, 2048, kTokens);
   bench_attention(context, 128, 0, kTokens);
   bench_attention(context, 128, 28672, kTokens);
-  bench_attention(context, 64, 0, kTokens);
+  for (const int64_t head_dim : {64, 256, 512}) {
+    if (cuda::prefill_attention_takes(head_dim)) bench_attention(context, head_dim, 0, kTokens);
+  }
 }
 
 }  // namespace ft::device_test

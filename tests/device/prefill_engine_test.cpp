@@ -3,7 +3,6 @@
 // arithmetic is another order of the same sums, within serve mode's limit of the golden cases. Needs FT_TEST_DATA.
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "engine/experts/routing_trace.h"
@@ -17,13 +16,6 @@ namespace {
 
 constexpr int64_t kPrompt = 150, kDecoded = 6;
 
-// Serve mode's limit of a golden case; the bundled model, which records none, has the smallest of theirs.
-double serve_limit(const std::string& path) {
-  const std::string file = path + "/golden.json";
-  if (!std::filesystem::exists(file)) return 0.03;
-  return 1.5 * read_json_file(file)["rel_bf16_vs_fp32"].get<double>();
-}
-
 std::vector<std::string> models() {
   std::vector<std::string> paths;
   for (const char* name : {"tiny-moe", "golden/qwen3_moe-nvfp4_ct", "golden/qwen3_moe-fp8_block", "golden/qwen3_moe"}) {
@@ -32,6 +24,9 @@ std::vector<std::string> models() {
       paths.push_back(path);
       break;
     }
+  }
+  for (const std::string& path : one_of_each_family()) {
+    if (path != paths.front()) paths.push_back(path);
   }
   return paths;
 }

@@ -251,9 +251,26 @@ ExpertResult run_experts(Context& context, const ExpertCase& shape, const Expert
   return result;
 }
 
-void check_experts(Context& context, const FormatInfo& format, const ExpertCase& shape) {
+// kernels/ops/glu.h in float64; the largest slope of value and gate's part says how an error of the sums shows.
+double gated(const Glu& how, double g, double u) {
+  const double limit = static_cast<double>(how.limit);
+  if (how.kind == GluKind::kSiluClamped || how.kind == GluKind::kOss) {
+    g = std::min(g, limit);
+    u = std::clamp(u, -limit, limit);
+  }
+  switch (how.kind) {
+    case GluKind::kGeluTanh:
+      return 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
+    case GluKind::kOss:
+      return g / (1 + std::exp(-1.702 * g)) * (u + 1);
+    default:
+      return g / (1 + std::exp(-g)) * u;
+  }
+}
+
+void check_experts(Context& context, const FormatInfo& format, const ExpertCase& shape, const ExpertForm& form) {
   Random random(static_cast<uint64_t>(shape.hidden + shape.tokens));
-  const ExpertLayout layout = expert_layout(format.id, shape.hidden, shape.intermediate);
+  const ExpertLayout layout = expert_layout(format.id, shape.hidden, shape.intermediate, form);
   HostArray<std::byte> bytes(layout.bytes * shape.experts);
   for (int e = 0; e < shape.experts; ++e) {
     fill_expert(layout, Weights::kOrdinary, random, bytes.data() + e * layout.bytes);
@@ -276,18 +293,24 @@ void check_experts(Context& context, const FormatInfo& format, const ExpertCase&
       format.decode_row(layout.gate, u.data, row, up.data());
       const float* from = in.data() + pair / shape.top_k * shape.hidden;
       const Exact eg = exact_dot(gate.data(), from, shape.hidden), eu = exact_dot(up.data(), from, shape.hidden);
-      const double gate_value = eg.sum * static_cast<double>(g.global),
-                   up_value = eu.sum * static_cast<double>(u.global);
-      const double expected = gate_value / (1 + std::exp(-gate_value)) * up_value;
-      const double unit = eg.scale * eu.scale * std::abs(static_cast<double>(g.global) * static_cast<double>(u.global));
+      const auto bias_of = [row](const PackedMatrix& m) {
+        return m.bias == nullptr ? 0.0 : static_cast<double>(m.bias[row]);
+      };
+      const double gate_value = eg.sum * static_cast<double>(g.global) + bias_of(g);
+      const double up_value = eu.sum * static_cast<double>(u.global) + bias_of(u);
+      const double expected = gated(form.glu, gate_value, up_value);
+      const double unit = (eg.scale * std::abs(static_cast<double>(g.global)) + std::abs(bias_of(g))) *
+                          (eu.scale * std::abs(static_cast<double>(u.global)) + std::abs(bias_of(u)) + 1);
       const double got = static_cast<double>(act[static_cast<size_t>(pair * shape.intermediate + row)]);
       worst_up = std::max(worst_up, std::abs(got - expected) / std::max(std::abs(expected), 0.05 * unit));
     }
     for (int64_t row = 0; row < shape.hidden; ++row) {
       format.decode_row(layout.down, d.data, row, down.data());
       const Exact exact = exact_dot(down.data(), act.data() + pair * shape.intermediate, shape.intermediate);
-      const double got = static_cast<double>(all.out[pair * stride + row]) / static_cast<double>(d.global);
-      worst_down = std::max(worst_down, std::abs(got - exact.sum) / exact.scale);
+      const double global = static_cast<double>(d.global);
+      const double bias = d.bias == nullptr ? 0.0 : static_cast<double>(d.bias[row]);
+      const double error = static_cast<double>(all.out[pair * stride + row]) - (exact.sum * global + bias);
+      worst_down = std::max(worst_down, std::abs(error) / (exact.scale * std::abs(global) + std::abs(bias)));
     }
   }
   context.report.check("prefill gate and up " + name,
@@ -304,20 +327,19 @@ void check_experts(Context& context, const FormatInfo& format, const ExpertCase&
   }
 }
 
-// Against merge and add of a decode step, which are tested against the CPU's, bit for bit.
+// Against merge of a decode step, which are tested against the CPU's, bit for bit.
 void check_merge(Context& context, int64_t tokens, int top_k, int64_t cols, int64_t stride) {
   Random random(static_cast<uint64_t>(tokens * 100 + top_k));
+  const HostArray<float> shared = random_floats(random, test::Values::kNormal, tokens * stride);
+  const HostArray<float> gates = random_floats(random, test::Values::kNormal, tokens);
+  const DeviceArray<float> device_shared(context, shared), device_gates(context, gates);
   const HostArray<float> rows = random_floats(random, test::Values::kSpecial, tokens * top_k * stride);
   const HostArray<float> weights = random_floats(random, test::Values::kNormal, tokens * top_k);
   HostArray<float> residual = random_floats(random, test::Values::kNormal, tokens * stride);
   HostArray<int32_t> ids(tokens * top_k, 1);
   for (int64_t t = 0; t < tokens; t += 3) ids[t * top_k + top_k - 1] = -1;
-  const DeviceArray<float> device_rows(context, rows), device_weights(context, weights), y(context, residual);
+  const DeviceArray<float> device_rows(context, rows), device_weights(context, weights);
   const DeviceArray<int32_t> device_ids(context, ids);
-  cuda::PrefillMergeArgs args{
-      device_ids.data(), device_weights.data(), tokens, top_k, device_rows.data(), stride, cols, y.data(), stride};
-  cuda::prefill_merge(args, context.stream.handle());
-  const DeviceArray<float> merged(context, HostArray<float>(tokens * stride)), expected(context, residual);
   cuda::MergeArgs merge;
   merge.ids = device_ids.data();
   merge.weights = device_weights.data();
@@ -326,12 +348,19 @@ void check_merge(Context& context, int64_t tokens, int top_k, int64_t cols, int6
   merge.rows = device_rows.data();
   merge.rows_stride = stride;
   merge.cols = cols;
-  merge.out = merged.data();
   merge.out_stride = stride;
-  cuda::merge(merge, context.stream.handle());
-  cuda::add({expected.data(), merged.data(), expected.data(), stride, stride, stride, tokens, cols},
-            context.stream.handle());
-  check_same(context, "prefill merge", std::to_string(cols) + " cols", y, expected.read());
+  for (int form = 0; form < 6; ++form) {
+    const DeviceArray<float> y(context, residual), expected(context, residual);
+    merge.out = expected.data();
+    merge.add = form % 2 == 0;
+    merge.shared = {};
+    if (form >= 2) merge.shared = {device_shared.data(), stride, form >= 4 ? device_gates.data() : nullptr};
+    cuda::prefill_merge({device_ids.data(), device_weights.data(), tokens, top_k, device_rows.data(), stride, cols,
+                         y.data(), stride, merge.add, merge.shared},
+                        context.stream.handle());
+    cuda::merge(merge, context.stream.handle());
+    check_same(context, "prefill merge", std::to_string(cols) + " cols", y, expected.read());
+  }
 }
 
 void check_lists(Context& context, int64_t tokens, int experts, int top_k) {
@@ -390,9 +419,13 @@ void test_prefill_products(Context& context) {
     check_linear(context, format, 129, 1056, 70);
     if (takes_cols(format, 333)) check_linear(context, format, 131, 333, 40);
     check_epilogue(context, format);
-    check_experts(context, format, {512, 192, 200, 8, 3});
-    check_experts(context, format, {288, 160, 70, 6, 2});
-    if (takes_cols(format, 300)) check_experts(context, format, {300, 70, 33, 5, 2});
+    const ExpertForm oss{{GluKind::kOss, 1.5f}, true};
+    check_experts(context, format, {512, 192, 200, 8, 3}, {});
+    check_experts(context, format, {288, 160, 70, 6, 2}, {});
+    check_experts(context, format, {288, 160, 70, 6, 2}, oss);
+    check_experts(context, format, {288, 160, 70, 6, 2}, {{GluKind::kSiluClamped, 0.75f}, false});
+    check_experts(context, format, {512, 192, 70, 6, 2}, {{GluKind::kGeluTanh, 0}, false});
+    if (takes_cols(format, 300)) check_experts(context, format, {300, 70, 33, 5, 2}, oss);
   }
 }
 

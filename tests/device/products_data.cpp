@@ -44,6 +44,12 @@ void fill_expert(const ExpertLayout& layout, Weights kind, Random& random, std::
   const ExpertTrailer trailer{
       .gate_global = random_global(random), .up_global = random_global(random), .down_global = random_global(random)};
   std::memcpy(blob + layout.trailer_offset, &trailer, sizeof trailer);
+  if (layout.bias_offset == 0) return;
+  std::memset(blob + layout.bias_offset, 0, static_cast<size_t>(layout.trailer_offset - layout.bias_offset));
+  for (int64_t i = 0; i < 2 * layout.intermediate + layout.hidden; ++i) {
+    const auto bias = static_cast<float>(random.normal());
+    std::memcpy(blob + layout.bias_offset + i * 4, &bias, sizeof bias);
+  }
 }
 
 float random_activation(Activations kind, Random& random) {

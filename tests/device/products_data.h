@@ -42,7 +42,7 @@ inline constexpr Mix kMixes[] = {
 
 // Fills one packed matrix at `data`.
 void fill_matrix(const PackedLayout& layout, Weights kind, Random& random, std::byte* data);
-// One expert with random globals in its trailer.
+// One expert with random globals in its trailer, and biases where the layout has them.
 void fill_expert(const ExpertLayout& layout, Weights kind, Random& random, std::byte* blob);
 float random_global(Random& random);
 

@@ -1,6 +1,7 @@
 // Checked against: the CPU's row kernels, bit for bit, over widths around the lane and block sizes and all kinds of
 // values. Rows are a few elements apart, and what lies between stays as it was.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/ops.h"
 #include "kernels/ops/activations.h"
@@ -85,28 +86,66 @@ void check_pack(Context& context, Random& random, const Case& c) {
   check_same(context, "pack_activations " + name_of(c.kind), c.what(), got, words);
 }
 
-void check_pairwise(Context& context, Random& random, const Case& c) {
+// To y and words, to words alone, and in place of the gate.
+void check_glu(Context& context, Random& random, const Case& c, const Glu& glu) {
   const int64_t b_stride = c.stride + 1;
   HostArray<float> a = random_floats(random, c.kind, c.tokens * c.stride);
   for (int64_t i = 0; i < a.size(); i += 3) a[i] = static_cast<float>(40.0 * random.normal());  // exp's whole range
   const HostArray<float> b = random_floats(random, c.kind, c.tokens * b_stride);
-  HostArray<float> product = poisoned<float>(a.size());
-  HostArray<float> sum = copy_of(a);
+  HostArray<float> product = poisoned<float>(a.size()), in_place = copy_of(a);
+  HostArray<uint32_t> words(c.tokens * activation_words(c.cols));
   for (int64_t t = 0; t < c.tokens; ++t) {
-    const float* from = b.data() + t * b_stride;
-    context.cpu.glu({a.data() + t * c.stride, from, product.data() + t * c.stride, c.cols, {}});
-    context.cpu.add({sum.data() + t * c.stride, from, c.cols});
+    float *y = product.data() + t * c.stride, *gate = in_place.data() + t * c.stride;
+    context.cpu.glu({gate, b.data() + t * b_stride, y, c.cols, glu});
+    std::copy_n(y, c.cols, gate);
   }
+  context.cpu.pack_activations({product.data(), c.stride, c.tokens, c.cols, words.data()});
   DeviceArray<float> device_a(context, a);
   const DeviceArray<float> device_b(context, b);
-  DeviceArray<float> device_y(context, product.size());
-  cuda::PairwiseArgs args{device_a.data(), device_b.data(), device_y.data(), c.stride,
-                          b_stride,        c.stride,        c.tokens,        c.cols};
-  cuda::silu_mul(args, context.stream.handle());
-  args.y = device_a.data();
-  cuda::add(args, context.stream.handle());
-  check_same(context, "silu_mul " + name_of(c.kind), c.what(), device_y, product);
-  check_same(context, "add " + name_of(c.kind), c.what() + " in place", device_a, sum);
+  DeviceArray<float> y(context, product.size());
+  DeviceArray<uint32_t> both(context, words.size()), alone(context, words.size());
+  cuda::GluArgs args{glu,      device_a.data(), device_b.data(), c.stride, b_stride,
+                     c.tokens, c.cols,          y.data(),        c.stride, both.data()};
+  cuda::glu(args, context.stream.handle());
+  args.y = nullptr, args.words = alone.data();
+  cuda::glu(args, context.stream.handle());
+  args.y = device_a.data(), args.words = nullptr;
+  cuda::glu(args, context.stream.handle());
+  const std::string group = "glu " + std::to_string(static_cast<int>(glu.kind)) + " " + name_of(c.kind);
+  check_same(context, group, c.what() + " y", y, product);
+  check_same(context, group, c.what() + " words with y", both, words);
+  check_same(context, group, c.what() + " words", alone, words);
+  check_same(context, group, c.what() + " in place", device_a, in_place);
+}
+
+// With and without a norm and a scale.
+void check_add(Context& context, Random& random, const Case& c, bool norms, bool scales) {
+  const int64_t x_stride = c.stride + 1;
+  const HostArray<float> x = random_floats(random, c.kind, c.tokens * x_stride);
+  const HostArray<float> to = random_floats(random, c.kind, c.tokens * c.stride);
+  const HostArray<float> w = random_floats(random, Values::kNormal, c.cols);
+  HostArray<float> scale(1, -0.37f), normed = copy_of(x), expected = copy_of(to);
+  if (norms) {
+    context.cpu.rmsnorm({x.data(), x_stride, normed.data(), x_stride, c.tokens, c.cols, w.data(), 1e-6f});
+  }
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    context.cpu.add({expected.data() + t * c.stride, normed.data() + t * x_stride, c.cols, scales ? scale[0] : 1.0f});
+  }
+  const DeviceArray<float> device_x(context, x), device_w(context, w), device_scale(context, scale);
+  DeviceArray<float> device_to(context, to);
+  cuda::add({device_x.data(), x_stride, norms ? device_w.data() : nullptr, 1e-6f, device_to.data(), c.stride, c.tokens,
+             c.cols, scales ? device_scale.data() : nullptr},
+            context.stream.handle());
+  const std::string group = std::string(norms ? "add normed " : "add ") + name_of(c.kind);
+  check_same(context, group, c.what() + (scales ? " scaled" : ""), device_to, expected);
+}
+
+void check_softcap(Context& context, Random& random, const Case& c) {
+  HostArray<float> x = random_floats(random, c.kind, c.tokens * c.cols);
+  const DeviceArray<float> device(context, x);
+  cuda::softcap({device.data(), x.size(), 30.0f}, context.stream.handle());
+  context.cpu.softcap({x.data(), x.size(), 30.0f});
+  check_same(context, "softcap " + name_of(c.kind), c.what(), device, x);
 }
 
 void check_embed_and_take(Context& context, Random& random, const Case& c) {
@@ -116,11 +155,16 @@ void check_embed_and_take(Context& context, Random& random, const Case& c) {
   const HostArray<float> x = random_floats(random, c.kind, kRows * c.stride);
   HostArray<int32_t> ids(c.tokens);
   for (int64_t t = 0; t < c.tokens; ++t) ids[t] = static_cast<int32_t>(random.below(kRows));
-  HostArray<float> embedded = poisoned<float>(c.tokens * c.stride);
+  const int copies = c.kind == Values::kNormal ? 3 : 1;
+  const float scale = c.kind == Values::kNormal ? 1.5f : 1.0f;
+  const int64_t out_stride = copies * c.cols + c.stride - c.cols;
+  HostArray<float> embedded = poisoned<float>(c.tokens * out_stride);
   HostArray<float> taken = poisoned<float>(c.tokens * c.stride);
   for (int64_t t = 0; t < c.tokens; ++t) {
     for (int64_t i = 0; i < c.cols; ++i) {
-      embedded[t * c.stride + i] = to_float(table[ids[t] * c.cols + i]);
+      const float value = to_float(table[ids[t] * c.cols + i]);
+      const float flushed = std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value * scale;
+      for (int copy = 0; copy < copies; ++copy) embedded[t * out_stride + copy * c.cols + i] = flushed;
       taken[t * c.stride + i] = x[ids[t] * c.stride + i];
     }
   }
@@ -128,7 +172,7 @@ void check_embed_and_take(Context& context, Random& random, const Case& c) {
   const DeviceArray<int32_t> device_ids(context, ids);
   const DeviceArray<float> device_x(context, x);
   DeviceArray<float> out(context, embedded.size()), rows(context, taken.size());
-  cuda::embed({device_table.data(), c.cols, device_ids.data(), c.tokens, out.data(), c.stride},
+  cuda::embed({device_table.data(), c.cols, device_ids.data(), c.tokens, out.data(), out_stride, scale, copies},
               context.stream.handle());
   cuda::take_rows({device_x.data(), c.stride, device_ids.data(), c.tokens, c.cols, rows.data(), c.stride},
                   context.stream.handle());
@@ -136,7 +180,8 @@ void check_embed_and_take(Context& context, Random& random, const Case& c) {
   check_same(context, "take_rows " + name_of(c.kind), c.what(), rows, taken);
 }
 
-// Some rows on the device, some in pinned memory, trailing slots without an expert.
+// Some rows on the device, some in pinned memory, trailing slots without an expert; with and without a shared expert,
+// that one with and without a gate; added to what is there or not.
 void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   const int64_t pairs = c.tokens * top_k;
   const int64_t host_stride = c.stride + 2;
@@ -146,22 +191,36 @@ void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   test::fill(random, c.kind, pinned.as_host<float>(), pairs * host_stride);
   HostArray<int32_t> ids(pairs, -1);
   HostArray<uint8_t> from_host(pairs);
-  HostArray<float> expected = poisoned<float>(c.tokens * c.stride);
+  const bool shares = top_k != 1, gates = top_k == 8, adds = c.tokens % 2 == 0;
+  const HostArray<float> shared = random_floats(random, c.kind, c.tokens * host_stride);
+  const HostArray<float> gate = random_floats(random, Values::kNormal, c.tokens);
+  const HostArray<float> before = random_floats(random, Values::kNormal, c.tokens * c.stride);
+  HostArray<float> expected = copy_of(before), merged(c.cols);
   for (int64_t t = 0; t < c.tokens; ++t) {
     const auto slots = static_cast<int64_t>(random.below(static_cast<uint64_t>(top_k) + 1));
     std::vector<const float*> y;
+    std::vector<float> weight(weights.data() + t * top_k, weights.data() + t * top_k + slots);
     for (int64_t s = 0; s < slots; ++s) {
       const int64_t pair = t * top_k + s;
       ids[pair] = static_cast<int32_t>(random.below(128));
       from_host[pair] = static_cast<uint8_t>(random.below(2) * 255);
       y.push_back(from_host[pair] != 0 ? pinned.as_host<float>() + pair * host_stride : rows.data() + pair * c.stride);
     }
-    context.cpu.merge({y.data(), weights.data() + t * top_k, slots, c.cols, expected.data() + t * c.stride});
+    if (shares) {
+      y.push_back(shared.data() + t * host_stride);
+      weight.push_back(1.0f);
+      if (gates) context.cpu.gate({&weight.back(), gate.data() + t, 1, GateKind::kSigmoid});
+    }
+    context.cpu.merge({y.data(), weight.data(), static_cast<int64_t>(y.size()), c.cols, merged.data()});
+    float* to = expected.data() + t * c.stride;
+    if (!adds) std::copy_n(merged.data(), c.cols, to);
+    if (adds) context.cpu.add({to, merged.data(), c.cols});
   }
   const DeviceArray<int32_t> device_ids(context, ids);
   const DeviceArray<float> device_weights(context, weights), device_rows(context, rows);
   const DeviceArray<uint8_t> device_from_host(context, from_host);
-  DeviceArray<float> out(context, expected.size());
+  const DeviceArray<float> device_shared(context, shared), device_gate(context, gate);
+  DeviceArray<float> out(context, before);
   cuda::MergeArgs args;
   args.ids = device_ids.data();
   args.weights = device_weights.data();
@@ -175,6 +234,8 @@ void check_merge(Context& context, Random& random, const Case& c, int top_k) {
   args.cols = c.cols;
   args.out = out.data();
   args.out_stride = c.stride;
+  args.add = adds;
+  if (shares) args.shared = {device_shared.data(), host_stride, gates ? device_gate.data() : nullptr};
   cuda::merge(args, context.stream.handle());
   check_same(context, "merge " + name_of(c.kind), c.what() + " top_k " + std::to_string(top_k), out, expected);
 }
@@ -186,7 +247,13 @@ void test_rows(Context& context) {
   for_cases([&](const Case& c) {
     check_rmsnorm(context, random, c);
     check_pack(context, random, c);
-    check_pairwise(context, random, c);
+    for (const Glu& glu : {Glu{}, {GluKind::kSiluClamped, 3.0f}, {GluKind::kGeluTanh, 0}, {GluKind::kOss, 7.0f}}) {
+      check_glu(context, random, c, glu);
+    }
+    for (const bool norms : {false, true}) {
+      for (const bool scales : {false, true}) check_add(context, random, c, norms, scales);
+    }
+    check_softcap(context, random, c);
     check_embed_and_take(context, random, c);
     for (const int top_k : {1, 8, 11}) check_merge(context, random, c, top_k);
   });

@@ -150,6 +150,12 @@ class RegretTest(unittest.TestCase):
         self.assertEqual(done.stdout.count("left: "), 6)
         self.assertEqual(self.calls(), [])
 
+    def test_parts_are_apart_and_together_all(self):
+        for part in ("1/2", "2/2"):
+            self.assertEqual(self.run_it("--host-small", "--part", part).returncode, 0)
+        self.assertEqual(len(self.calls()), 6)
+        self.assertEqual(len(set(self.calls())), 6)
+
     def test_the_cells_of_a_gpu_cover_what_the_issue_lists(self):
         lines = self.run_it("--list").stdout.splitlines()
         self.assertGreaterEqual(len(lines), 24)
@@ -157,11 +163,11 @@ class RegretTest(unittest.TestCase):
         text = "\n".join(lines)
         for part in ("--cell S-", "--cell B-", "--cell A-", "--cell C-", "-nvfp4.", "-bf16.", "-ds_fp4.", "--threads 2", "--threads 4",
                      "--threads 8", "threads=all", "--slots 5%", "--slots 15%", "--slots 40%", "--link-slowdown 2", "--link-slowdown 4",
-                     "link=1/1", "--batch 1", "--batch 4", "--budget 30"):
+                     "link=1/1", "--batch 1", "--batch 4", "--budget 30", "--score-seconds 12", ".recording"):
             self.assertIn(part, text)
 
     def test_refusals(self):
-        for words in (["--what"], ["--seconds", "soon"], ["--cells", "nowhere"], ["--cells"]):
+        for words in (["--what"], ["--seconds", "soon"], ["--cells", "nowhere"], ["--cells"], ["--part", "3/2"], ["--part", "0/2"], ["--budget", "x"]):
             with self.subTest(words):
                 done = self.run_it("--host-small", *words)
                 self.assertEqual(done.returncode, 2)

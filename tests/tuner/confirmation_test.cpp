@@ -69,12 +69,27 @@ Decided decided(const SearchResult& search, const std::vector<size_t>& measured,
 TEST_CASE("what the model does not tell from its choice is run too, when more than slots differs") {
   SearchResult search;
   search.ranked = {prediction(Strategy::kCpu, 2, 100), prediction(Strategy::kCpu, 2, 99),  // other slots only
-                   prediction(Strategy::kCpu, 1, 96), prediction(Strategy::kCpu, 4, 94),
+                   prediction(Strategy::kCpu, 1, 96), prediction(Strategy::kCpu, 4, 91),
                    prediction(Strategy::kOffload, 1, 50)};
   CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 2, 4});
   search.ranked[3].score_draws = {90, 101};  // inside the interval of the choice
   search.ranked[0].score_draws = {95, 99};
   CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 2, 3, 4});
+}
+
+TEST_CASE("another split or promotion budget of what is run is run too, from further off") {
+  const auto promoting = [](CandidatePrediction candidate, int64_t bytes) {
+    candidate.config.promote_bytes_per_layer = bytes;
+    return candidate;
+  };
+  SearchResult search;
+  search.ranked = {prediction(Strategy::kHybrid, 2, 100),
+                   promoting(prediction(Strategy::kHybrid, 2, 90), 1),
+                   promoting(prediction(Strategy::kHybrid, 4, 90), 1),  // nothing with four threads is run
+                   promoting(prediction(Strategy::kHybrid, 2, 86), 2),
+                   promoting(prediction(Strategy::kHybrid, 2, 84), 3),
+                   prediction(Strategy::kOffload, 1, 50)};
+  CHECK(candidates_to_confirm(search) == std::vector<size_t>{0, 1, 3, 5});
 }
 
 TEST_CASE("at most so many, and plain offload last, a copy engine's or a look-ahead's is not plain") {

@@ -89,6 +89,32 @@ double simulated_host_us(const CostParameters& cost, const LayerCounts& n) {
 
 }  // namespace
 
+TEST_CASE("on a GPU promotions use what fetches leave of the link, over the whole step") {
+  CostParameters cost;
+  cost[CostTerm::kBase] = 10e-6;
+  cost[CostTerm::kCpuPerExpert] = 30e-6;
+  cost[CostTerm::kLinkPerExpert] = 50e-6;
+  DenseCost dense;
+  dense.fixed = 100e-6;  // of four layers and a head: 20 us pass before a layer
+  ReplayResult replay;
+  replay.steps = 1;
+  replay.layers = 4;
+  const auto step_us = [&] { return 1e6 * step_seconds(cost, dense, Device::kCuda, 0, replay); };
+  // Three layers with one CPU expert that is promoted, one that fetches two: 100 + 3 x 40 + 110, the link 3 x 50 + 100.
+  // The promotions end 20 us after the CPU.
+  replay.distribution = {{full_counts(1, 0, 0, 1, 1), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
+  CHECK(step_us() == doctest::Approx(330 + 3 * 20));
+  replay.distribution = {{full_counts(1, 0, 0, 2, 1), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
+  CHECK(step_us() == doctest::Approx(330 + 3 * 30));  // beside two experts there is time
+  // With three promotions in each the link has 550 us to do, after the 20 before the first layer.
+  replay.distribution = {{full_counts(1, 0, 0, 3, 3), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
+  CHECK(step_us() == doctest::Approx(20 + 550));
+  // They slow the CPU's experts while they run, as fetches do.
+  cost[CostTerm::kContentionCompute] = 0.5;
+  replay.distribution = {{full_counts(1, 0, 0, 1, 1), 4}};
+  CHECK(step_us() == doctest::Approx(100 + 4 * (10 + 45 + 5)));
+}
+
 TEST_CASE("a layer's time in closed form, host device") {
   const CostParameters cost = some_cost();
   const auto host = [&](LayerCounts counts) { return us(cost, Device::kHost, counts); };

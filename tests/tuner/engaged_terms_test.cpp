@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/base/random.h"
+#include "probes/dense.h"
 #include "probes/layer_sweep.h"
 #include "tuner/cells.h"
 #include "tuner/cost_model.h"
@@ -108,6 +109,45 @@ TEST_CASE("look-ahead costs what pairs differ by, per layer and per token, and n
   other.cost.threads = 3;
   add_look_ahead_terms(samples, 1, other);
   CHECK(other.cost[CostTerm::kLookAhead] == 0);
+}
+
+TEST_CASE(
+    "the copier costs what steps with and without it differ by, once a step that promotes, and is no dense cell") {
+  const auto step = [](double copier, int tokens, int threads, std::vector<double> us) {
+    Samples one;
+    one.name = "step";
+    one.unit = "us";
+    one.at = {{"threads", threads}, {"tokens", tokens}, {"context", 128}, {"hits", 8}, {"hit_picks", 8}};
+    if (copier > 0) one.at[kCopierCoordinate] = copier;
+    one.values = std::move(us);
+    return one;
+  };
+  // 500 us; a slow round meets both of a pair.
+  const std::vector<Samples> samples = {step(0, 1, 2, {1000, 3000, 1010}), step(1, 1, 2, {1500, 3500, 1510}),
+                                        step(0, 4, 2, {2000, 2000, 2000}), step(1, 4, 2, {2500, 2500, 2500}),
+                                        step(0, 1, 4, {1000, 1000, 1000}), step(1, 1, 4, {9000, 9000, 9000})};
+  CostFit fit = some_fit();
+  add_copier_term(samples, 1, fit);
+  CHECK(1e6 * fit.cost[CostTerm::kCopier] == doctest::Approx(500));
+  CHECK(fit.intervals[static_cast<size_t>(CostTerm::kCopier)].high == doctest::Approx(500e-6));
+  CHECK(dense_cells(samples, fit.cost, Device::kCuda, 4).size() == 2);
+  ReplayResult replay;
+  replay.steps = 1;
+  replay.layers = 4;
+  const auto step_us = [&](const LayerCounts& counts, Device device) {
+    replay.distribution = {{counts, 4}};
+    return 1e6 * step_seconds(fit.cost, {}, device, 0, replay);
+  };
+  fit.cost[CostTerm::kCpuPerExpert] = 100e-6;
+  const LayerCounts plain = full_counts(1, 0, 0, 1, 0), promoting = full_counts(1, 0, 0, 1, 1);
+  CHECK(step_us(promoting, Device::kCuda) - step_us(plain, Device::kCuda) == doctest::Approx(500));
+  CHECK(step_us(promoting, Device::kHost) == doctest::Approx(step_us(plain, Device::kHost)));
+  LayerCounts prefetching = plain;
+  prefetching.prefetched = 1;
+  CHECK(step_us(prefetching, Device::kCuda) - step_us(plain, Device::kCuda) == doctest::Approx(500));
+  // Faster with it is noise.
+  add_copier_term(std::vector<Samples>{step(0, 1, 2, {1000}), step(1, 1, 2, {990})}, 1, fit);
+  CHECK(fit.cost[CostTerm::kCopier] == 0);
 }
 
 TEST_CASE("prefetched experts use the link behind the fetches: free while it is idle, waited for beyond") {

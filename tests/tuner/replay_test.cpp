@@ -75,6 +75,48 @@ SplitTable share(int size, double part) {
 
 }  // namespace
 
+TEST_CASE("a cache that promotions fill slowly is full before steps are counted, where that is asked for") {
+  constexpr int kLayers = 3, kExperts = 24, kTopK = 4, kTokens = 12;
+  const RoutingTrace trace = generate_trace("uniform", kLayers, kExperts, kTopK, kTokens, 7, 0);
+  const auto repeated = [&](int times) {
+    RoutingTrace longer = trace;
+    longer.tokens = times * kTokens;
+    for (int i = 1; i < times; ++i) longer.ids.insert(longer.ids.end(), trace.ids.begin(), trace.ids.end());
+    return longer;
+  };
+  ReplayOptions options{60, share(kTopK, 0), 1, false, 3};
+  const ReplayResult cold = replay({{&trace, 0, kTokens}}, options);
+  // Passes after which the naive simulator's cache is full: one promotion a layer and step are 36 of 60 in the first.
+  int passes = 1;
+  for (;; ++passes) {
+    const RoutingTrace longer = repeated(passes);
+    ReplayOptions whole = options;
+    whole.discard_steps = 0;
+    if (simulate({&longer}, whole).cached.size() == 60) break;
+    REQUIRE(passes < kMaxFillPasses);
+  }
+  CHECK(passes > 1);
+  options.fill_first = true;
+  const ReplayResult warm = replay({{&trace, 0, kTokens}}, options);
+  const RoutingTrace longer = repeated(passes + 1);
+  ReplayOptions last = options;
+  last.discard_steps = passes * kTokens;
+  const NaiveResult want = simulate({&longer}, last);
+  CHECK(warm.steps == kTokens);
+  CHECK(warm.misses_histogram == want.misses);
+  CHECK(warm.hit_rate == doctest::Approx(static_cast<double>(want.hits) / static_cast<double>(want.experts)));
+  CHECK(warm.hit_rate > cold.hit_rate + 0.1);
+  // Where fetches filled it in time nothing changes; where every expert ever used has a slot, free ones stay.
+  for (const int64_t slots : {int64_t{20}, int64_t{kLayers * kExperts}}) {
+    ReplayOptions fetching{slots, share(kTopK, 1), 0, false, 8};
+    const ReplayResult plain = replay({{&trace, 0, kTokens}}, fetching);
+    fetching.fill_first = true;
+    const ReplayResult filled = replay({{&trace, 0, kTokens}}, fetching);
+    if (slots == 20) CHECK(filled.misses_histogram == plain.misses_histogram);
+    if (slots != 20) CHECK(filled.hit_rate >= plain.hit_rate);
+  }
+}
+
 TEST_CASE("replay equals the naive simulator over presets, batches, splits and promotions") {
   int cases = 0;
   for (const char* preset : {"glm-4.7-flash", "dsv4-flat", "uniform"}) {

@@ -107,6 +107,38 @@ TEST_CASE("a search does not replay more than its bound, whatever is offered, an
   CHECK(budget.refused() == 1);
 }
 
+TEST_CASE("other policies: the best of every other promotion budget, then the best of what is left") {
+  SearchBench bench(Device::kCuda, 40, 2e-6, 60e-6, 50e-6);
+  Predictor predictor(bench.input);
+  ReplayBudget budget(predictor);
+  const int size = predictor.max_distinct();
+  const std::vector<Policy> all = hybrid_policies(hybrid_splits(bench.input, bench.input.models[0], size));
+  const CandidateSpec base{Strategy::kHybrid, 0, 2, {40, {}, 0, false, 0}, FetchMechanism::kSm};
+  const auto score = [&](const Policy& policy) {
+    CandidateSpec spec = base;
+    spec.use.fetch_of_misses = policy.fetch_of_misses;
+    spec.use.max_promotions = policy.max_promotions;
+    return predictor.score(spec);
+  };
+  const Policy first = best_policies(predictor, budget, base, all, {FetchMechanism::kSm})[0];
+  const std::vector<Policy> others = other_policies(predictor, budget, base, all, first);
+  REQUIRE(others.size() == kOtherPolicies);
+  std::set<int> budgets = {first.max_promotions};
+  for (size_t i = 0; i < others.size(); ++i) {
+    CHECK(!(others[i] == first));
+    CHECK(score(others[i]) <= score(first));
+    const bool is_new = budgets.insert(others[i].max_promotions).second;
+    CHECK(is_new == (i < 2));  // budgets are 0, 1 and 2
+    for (const Policy& policy : all) {
+      if (!is_new || policy.max_promotions != others[i].max_promotions) continue;
+      CandidateSpec spec = base;
+      spec.use.fetch_of_misses = policy.fetch_of_misses;
+      spec.use.max_promotions = policy.max_promotions;
+      if (is_hybrid(spec.use, predictor.replays(spec.use))) CHECK(score(policy) <= score(others[i]));
+    }
+  }
+}
+
 TEST_CASE("three thread counts, two mechanisms and look-ahead stay inside the bound") {
   SearchBench bench(Device::kCuda, 60, 2e-6, 60e-6, 50e-6);
   offer_everything(bench, 5e-6, 45e-6);

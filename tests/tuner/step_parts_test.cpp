@@ -88,8 +88,11 @@ TEST_CASE("each arm's time is its own part") {
     CHECK(us(device, hits, StepPart::kMerge) == doctest::Approx(1));
     CHECK(us(device, hits, StepPart::kFetch) == doctest::Approx(0));
     CHECK(us(device, cpu, StepPart::kCpu) == doctest::Approx(60));
-    CHECK(us(device, cpu, StepPart::kFetch) == doctest::Approx(4));  // the promotion
   }
+  CHECK(us(Device::kHost, cpu, StepPart::kFetch) == doctest::Approx(4));  // the promotion
+  CHECK(us(Device::kCuda, cpu, StepPart::kFetch) == doctest::Approx(0));  // there before the CPU's experts are
+  // Three take 150 us of the link, the layer 78.
+  CHECK(us(Device::kCuda, full_counts(1, 4, 0, 2, 3), StepPart::kFetch) == doctest::Approx(150 - 78));
   CHECK(us(Device::kHost, cpu, StepPart::kExperts) == doctest::Approx(20));  // one line of work
   CHECK(us(Device::kCuda, cpu, StepPart::kExperts) == doctest::Approx(0));   // beside the CPU, which is slower
   CHECK(us(Device::kHost, fetch, StepPart::kIdle) == doctest::Approx(9));

@@ -22,13 +22,6 @@ int64_t widest_input(const Family& family, const ModelWeights& weights) {
   return cols;
 }
 
-// The shape of every layer's keys and values: one, in every family that is listed for this device.
-KvLayer uniform_kv(const ModelGeometry& geometry) {
-  FT_CHECK(!geometry.kv.empty());
-  for (const KvLayer& layer : geometry.kv) FT_CHECK(layer == geometry.kv.front());
-  return geometry.kv.front();
-}
-
 }  // namespace
 
 CudaBackend::CudaBackend(const CudaBackendParts& parts)
@@ -40,7 +33,8 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
       predictions_(parts.config.look_ahead == LookAhead::kOff ? 0 : cuda::kMaxPlanTopK),
       moe_layer_count_(static_cast<int64_t>(parts.backend.family.geometry().moe_layers.size())),
       vocab_(parts.backend.family.geometry().vocab),
-      kv_stride_(uniform_kv(parts.backend.family.geometry()).elements()),
+      sequences_(parts.backend, parts.config.max_batch, main_),
+      compressed_(parts.backend),
       moe_(parts, main_, marks_),
       prefill_(parts, main_, moe_) {
   const ModelGeometry& geometry = parts_.family.geometry();
@@ -56,6 +50,10 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     at += tokens * width;
   }
   packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
+  router_packed_ = cuda::DeviceBuffer(config_.max_batch * activation_words(geometry.hidden) * 4);
+  shared_packed_ = cuda::DeviceBuffer(tokens * activation_words(parts_.family.width(Slot::kGate)) * 4);
+  cuda::fill_zero(shared_packed_.data(), shared_packed_.bytes(), main_.handle());
+  token_gates_ = cuda::DeviceBuffer(tokens * 4);
   head_input_ = cuda::DeviceBuffer(parts_.logits_rows * geometry.hidden * 4);
   logits_ = cuda::DeviceBuffer(parts_.logits_rows * vocab_ * 4);
   logits_host_ = cuda::PinnedBuffer(parts_.logits_rows * vocab_ * 4);
@@ -63,29 +61,17 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
   ids_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   expert_weights_ = cuda::DeviceBuffer(tokens * top_k_ * 4);
   chosen_ = cuda::PinnedBuffer(moe_layer_count_ * tokens * top_k_ * 4);
-  kv_ = cuda::DeviceBuffer(static_cast<int64_t>(geometry.kv.size()) * kv_layer_elements() * 2);
-  const KvLayer kv = uniform_kv(geometry);
-  attention_scratch_ = cuda::DeviceBuffer(
-      cuda::attention_decode_scratch_bytes(config_.max_batch, static_cast<int>(geometry.widest_heads / kv.head_dim),
-                                           static_cast<int>(kv.kv_heads), kv.head_dim, parts_.max_context));
-  cuda::fill_zero(attention_scratch_.data(), attention_scratch_.bytes(), main_.handle());
   largest_host_ = cuda::PinnedBuffer(tokens * static_cast<int64_t>(sizeof(LargestLogit)));
   end_words_ = cuda::DeviceBuffer(8 + tokens * 8);
   cuda::fill_zero(end_words_.data(), end_words_.bytes(), main_.handle());
+  // Delta nets put what they make ready for a prompt where the experts' outputs are at other times. Only models with
+  // few picks of narrow experts have less room there, and need little.
+  const int64_t mixed = parts_.family.width(Slot::kDeltaMixed);
+  if (mixed > top_k_ * geometry.hidden) delta_ready_ = cuda::DeviceBuffer(tokens * mixed * int64_t{sizeof(float)});
   const int64_t input_bytes = std::max(InputLayout(tokens, 0, top_k_, predictions_).bytes,
                                        InputLayout(config_.max_batch, moe_layer_count_, top_k_, predictions_).bytes);
   inputs_ = cuda::DeviceBuffer(input_bytes);
   inputs_host_ = cuda::PinnedBuffer(input_bytes);
-
-  const std::vector<RopeTable> tables = parts_.family.make_ropes(parts_.max_context);
-  FT_CHECK(tables.size() == 1);  // as in every family that is listed for this device
-  const RopeTable& table = tables.front();
-  rope_half_ = table.half;
-  rope_positions_ = table.positions;
-  const auto table_bytes = static_cast<int64_t>(table.cos.size() * sizeof(float));
-  rope_ = cuda::DeviceBuffer(2 * table_bytes);
-  cuda::copy_to_device(rope_.data(), table.cos.data(), table_bytes, main_.handle());
-  cuda::copy_to_device(rope_.data() + table_bytes, table.sin.data(), table_bytes, main_.handle());
   main_.synchronize();
 
   graphs_.resize(static_cast<size_t>(config_.max_batch));
@@ -298,19 +284,11 @@ void CudaBackend::moe_layers(const StepTokens& tokens, std::span<const LayerPlan
   run(graph);
 }
 
-cuda::KvView CudaBackend::kv_layer(int layer) const {
-  return {kv_.as<bf16>() + layer * kv_layer_elements(), parts_.max_context};
-}
-
 void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) {
   const auto* other = dynamic_cast<const CudaBackend*>(&from);
-  FT_CHECK(other != nullptr && other->kv_stride_ == kv_stride_);
-  const int64_t bytes = length * kv_stride_ * 2;
-  for (int layer = 0; layer < static_cast<int>(parts_.family.geometry().kv.size()) && bytes > 0; ++layer) {
-    cuda::copy_on_device(kv_layer(layer).data + sequence * parts_.max_context * kv_stride_,
-                         other->kv_layer(layer).data + from_sequence * other->parts_.max_context * kv_stride_, bytes,
-                         main_.handle());
-  }
+  FT_CHECK(other != nullptr);
+  sequences_.copy_sequence(sequence, other->sequences_, from_sequence, length, main_);
+  compressed_.copy_sequence(sequence, other->compressed_, from_sequence, length, main_);
   main_.synchronize();
 }
 

@@ -1,13 +1,16 @@
-// The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and cuda_operations.cpp (the
-// family's operations as launches).
+// The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and the files with the
+// family's operations as launches: cuda_operations.cpp, cuda_moe_operations.cpp,
+// cuda_sequence_operations.cpp, cuda_compressed_operations.cpp, cuda_prefill_operations.cpp.
 #pragma once
 
 #include <array>
 #include <vector>
 
+#include "engine/runtime/cuda/compressed_memory.h"
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/cuda_moe.h"
 #include "engine/runtime/cuda/cuda_prefill.h"
+#include "engine/runtime/cuda/sequence_memory.h"
 #include "engine/runtime/worker_marks.h"
 
 namespace ft {
@@ -55,9 +58,16 @@ class CudaBackend final : public ServeBackend {
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;
   void linear_add(Slot from, const Linear& output) override;
   void attention(const AttentionSpec& spec) override;
+  void delta_net(const DeltaNetSpec& spec) override;
+  void streams_read(const StreamsSpec& spec, Slot to) override;
+  void streams_write(const StreamsSpec& spec, Slot from) override;
+  void compressed_attention(const CompressedAttentionSpec& spec) override;
+  void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
   void glu(const GluSpec& spec) override;
   void moe(const MoeSpec& spec) override;
   void logits(const LogitsSpec& spec) override;
+  void norm(Slot from, const Norm& norm, Slot to) override;
+  void add(const AddSpec& spec) override;
 
  private:
   struct Rows {
@@ -76,10 +86,19 @@ class CudaBackend final : public ServeBackend {
   T* host_input(int64_t offset) const {
     return reinterpret_cast<T*>(inputs_host_.host() + offset);
   }
-  cuda::KvView kv_layer(int layer) const;
-  int64_t kv_layer_elements() const { return parts_.sequences * parts_.max_context * kv_stride_; }
+  cuda::AttentionPrepareArgs prepare_args(const AttentionSpec& spec) const;
+  cuda::CompressedArgs compressed_args(const CompressedAttentionSpec& spec) const;
   cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
   cuda::MatvecOutput output_of(const Linear& output, bool add) const;
+  const float* vector_or_null(VectorId id) const { return id.index < 0 ? nullptr : (*weights_)[id]; }
+  void softcap(int64_t rows, float cap);  // of the logits
+  // cuda_moe_operations.cpp
+  cuda::RouterArgs router_choice(const RouterSpec& router) const;
+  CudaMoeCall moe_call(const MoeSpec& spec) const;
+  CudaSharedExpert shared_expert(const MoeSpec& spec) const;
+  void prefill_moe(const MoeSpec& spec);
+  void prefill_route(const MoeSpec& spec, const CudaMoeCall& call);
+  void prefill_shared(const CudaSharedExpert& shared);
 
   void begin(const StepTokens& tokens, bool decode, cuda::Placement placement);
   void fill_inputs(bool forced);
@@ -96,12 +115,11 @@ class CudaBackend final : public ServeBackend {
   void wait_until_finished();
   // cuda_prefill_operations.cpp
   void prefill_step(const StepBatch& batch);
-  void prefill_pack(const float* x, int64_t width, int64_t tokens, const Norm& norm);
+  void prefill_pack(const float* x, int64_t x_stride, int64_t tokens, int64_t cols, const Norm& norm);
   void prefill_linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs);
   void prefill_linear_add(Slot from, const Linear& output);
-  void prefill_product(const Linear& output, float* y, int64_t y_stride, int64_t tokens, bool add);
+  void prefill_product(const uint32_t* words, const cuda::MatvecOutput& output, int64_t tokens);
   void prefill_attend(const AttentionSpec& spec);
-  void prefill_moe(const MoeSpec& spec);
   void prefill_logits(const LogitsSpec& spec);
   void keep_wanted_logits();
 
@@ -112,15 +130,17 @@ class CudaBackend final : public ServeBackend {
   WorkerMarks marks_;
   int top_k_ = 0;
   int predictions_ = 0;  // per token and layer, kMaxPlanTopK with look-ahead
-  int64_t moe_layer_count_ = 0, vocab_ = 0, kv_stride_ = 0;
+  int64_t moe_layer_count_ = 0, vocab_ = 0;
 
-  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, kv_, rope_;
-  cuda::DeviceBuffer attention_scratch_, end_words_;
+  cuda::DeviceBuffer router_packed_, shared_packed_, token_gates_;  // of MoE layers with two norms; of shared experts
+  cuda::DeviceBuffer activations_, packed_, head_input_, logits_, router_logits_, ids_, expert_weights_, end_words_;
+  cuda::DeviceBuffer delta_ready_;
   cuda::PinnedBuffer largest_host_;
   cuda::DeviceBuffer inputs_;
   cuda::PinnedBuffer inputs_host_, logits_host_, chosen_;  // chosen_: (layers, max_tokens, top_k)
   std::array<Rows, kSlotCount> slots_{};
-  int64_t rope_half_ = 0, rope_positions_ = 0;
+  SequenceMemory sequences_;
+  CompressedMemory compressed_;
   CudaMoe moe_;
   CudaPrefill prefill_;
 

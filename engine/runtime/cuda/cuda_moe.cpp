@@ -26,22 +26,22 @@ void store_release(uint32_t& word, uint32_t value) {
 
 cuda::RouteArgs CudaMoe::route_of(const CudaMoeCall& call) const {
   cuda::RouteArgs route;
-  route.x = call.residual;
-  route.x_stride = call.residual_stride;
+  route.x = call.from;
+  route.x_stride = call.from_stride;
   route.norm_w = call.norm_w;
   route.norm_eps = call.norm_eps;
   route.router = call.router;
+  route.bias = call.router_bias;
   route.words = call.x;
+  if (call.experts_norm_w != nullptr) {
+    route.words = call.router_x;
+    route.experts_words = call.x;
+    route.experts_norm_w = call.experts_norm_w;
+    route.experts_norm_eps = call.experts_norm_eps;
+  }
   route.logits = call.router_logits;
   route.arrived = arrived_.as<uint32_t>();
-  route.top.tokens = call.tokens;
-  route.top.k = top_k_;
-  route.top.renormalize = call.renormalize;
-  route.top.forced = call.forced;
-  route.top.forced_ids = call.forced_ids;
-  route.top.ids = call.ids;
-  route.top.weights = call.weights;
-  route.top.record = call.record;
+  route.top = call.top;
   return route;
 }
 
@@ -56,10 +56,11 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   plan.tokens = call.tokens;
   plan.top_k = top_k_;
   plan.max_distinct = max_distinct_;
-  plan.ids = call.ids;
+  plan.ids = call.top.ids;
   plan.fetch_of_misses = split_.as<int32_t>();
   const Arms arms = arms_of(call);
   plan.queue = queue_;
+  plan.victims = victim_search(call).to;
   if (arms.promotions) plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
   if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
     plan.predicted = call.predicted;
@@ -103,7 +104,8 @@ cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) 
   experts.items = work.items;
   experts.item_begin = work.item_bounds;
   experts.item_end = work.item_bounds + 3;
-  experts.max_item_pairs = call.tokens;
+  // A row of a table may name an expert twice.
+  experts.max_item_pairs = call.top.given != nullptr ? call.tokens * top_k_ : call.tokens;
   experts.max_items = static_cast<int>(std::min<int64_t>(max_distinct_, call.tokens * top_k_));
   experts.pairs = work.pairs;
   experts.top_k = top_k_;
@@ -119,7 +121,22 @@ cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) 
   experts.fetch.repeat = config_.link_slowdown;
   experts.fetch.pending = queue_.words + cuda::kPending;
   if (proxy_) experts.fetch.post = proxy_->post(kAnswerTimeoutNs);
+  experts.search = victim_search(call);
   return experts;
+}
+
+// Only where a plan may have misses, and is one that uses them.
+cuda::VictimSearch CudaMoe::victim_search(const CudaMoeCall& call) const {
+  const bool misses = table_.slots > 0 && table_.slots < int64_t{table_.layers} * table_.experts;
+  if (!misses || call.tokens != 1 || top_k_ > cuda::kMaxNextVictims) return {};
+  return {.to = victims_.as<cuda::NextVictims>(),
+          .count = top_k_,
+          .slots = table_.slots,
+          .slot_bits = table_.slot_bits,
+          .stamp = table_.stamp,
+          .key_of_slot = table_.key_of_slot,
+          .filled_in = table_.filled_in,
+          .plan_number = table_.clock + cuda::kPlanNumber};
 }
 
 cuda::CopierArgs CudaMoe::copier() const {
@@ -143,19 +160,52 @@ void CudaMoe::start_copier(const Arms& arms) {
 void CudaMoe::compute(const Arms& arms, const CudaMoeCall& call) {
   const cuda::ExpertArgs experts = experts_of(arms, call);
   cuda::expert_gate_up(experts, main_.handle());
-  if (arms.cpu) {
+  if (merges_apart(arms, call)) {
     cuda::expert_down(experts, main_.handle());
   } else {
-    cuda::expert_down_merge(experts, {call.ids, call.weights, call.tokens, call.residual, call.residual_stride},
+    cuda::expert_down_merge(experts, {call.top.ids, call.top.weights, call.tokens, call.to, call.to_stride, call.add},
                             main_.handle());
   }
 }
 
+// The rows of the shared expert, from the packed rows that the router's launch left, beside what follows it.
+void CudaMoe::start_shared(const CudaMoeCall& call) {
+  shared_forked_.record(main_.handle());
+  shared_forked_.make_wait(beside_.handle());
+  const CudaSharedExpert& shared = call.shared;
+  cuda::MatvecArgs first;
+  first.input.words = call.x;
+  first.tokens = call.tokens;
+  first.outputs[first.output_count++] = {shared.gate, nullptr, shared.gate_rows, shared.gate_stride, false};
+  first.outputs[first.output_count++] = {shared.up, nullptr, shared.up_rows, shared.up_stride, false};
+  if (shared.token_gate.data != nullptr) {
+    first.outputs[first.output_count++] = {shared.token_gate, nullptr, shared.token_logits, 1, false};
+  }
+  cuda::matvec(first, beside_.handle());
+  cuda::GluArgs glu;
+  glu.glu = shared.glu;
+  glu.gate = shared.gate_rows;
+  glu.up = shared.up_rows;
+  glu.gate_stride = shared.gate_stride;
+  glu.up_stride = shared.up_stride;
+  glu.tokens = call.tokens;
+  glu.cols = shared.gate.layout.rows;
+  glu.words = shared.words;
+  cuda::glu(glu, beside_.handle());
+  cuda::MatvecArgs last;
+  last.input.words = shared.words;
+  last.tokens = call.tokens;
+  last.outputs[last.output_count++] = {shared.down, nullptr, shared.rows, shared.stride, false};
+  cuda::matvec(last, beside_.handle());
+  shared_done_.record(beside_.handle());
+}
+
+// Waits for the CPU's answer where the plan has a ticket.
 void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
   const cuda::LayerWork& work = work_[static_cast<size_t>(call.layer)];
   cuda::MergeArgs merge;
-  merge.ids = call.ids;
-  merge.weights = call.weights;
+  merge.ids = call.top.ids;
+  merge.weights = call.top.weights;
   merge.tokens = call.tokens;
   merge.top_k = top_k_;
   merge.rows = outputs();
@@ -164,8 +214,11 @@ void CudaMoe::wait_and_merge(const CudaMoeCall& call) {
   merge.host_stride = hidden_;
   merge.from_host = work.from_host;
   merge.cols = hidden_;
-  merge.out = call.residual;
-  merge.out_stride = call.residual_stride;
+  merge.out = call.to;
+  merge.out_stride = call.to_stride;
+  merge.add = call.add;
+  merge.shared = call.shared.merged();
+  merge.after_join = call.shared.there();
   cuda::wait_and_merge({box_memory_.as_device<cuda::CpuMailbox>(), work.ticket, call.layer, kAnswerTimeoutNs,
                         counters_memory_.as<cuda::StepCounters>()},
                        merge, main_.handle());
@@ -175,13 +228,15 @@ void CudaMoe::decode(const CudaMoeCall& call) {
   const Arms arms = arms_of(call);
   start_copier(arms);
   cuda::route_and_plan(route_of(call), plan_of(call), main_.handle());
+  if (call.shared.there()) start_shared(call);
   if (arms.slots) compute(arms, call);
   if (config_.no_wait) {
     if (arms.promotions || arms.prefetches) cuda::copy_queued(copier(), main_.handle());
     main_.synchronize();
     serve_posted();
   }
-  if (arms.cpu) wait_and_merge(call);
+  if (call.shared.there()) shared_done_.make_wait(main_.handle());
+  if (merges_apart(arms, call)) wait_and_merge(call);
 }
 
 void CudaMoe::begin_step() {

@@ -1,9 +1,10 @@
 // The experts of a decode step on the device: slots and their table, per-layer work, the mailbox to the CPU arm.
 //
 // One layer is a chain on the main stream: route and plan; gate and up of all experts; down; the merge in slot order
-// and the addition to the residual stream, which where there is a CPU arm waits for its answer. What is fetched is
-// copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of fetched
-// experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
+// and the addition to the residual stream, which where there is a CPU arm waits for its answer. An expert that all
+// tokens share is computed beside gate, up and down, on a stream of its own that joins before the merge. What is
+// fetched is copied by the first blocks of the gate_up launch, or by the copy engine, to which they post it; blocks of
+// fetched experts wait for the units of their slot (kernels/cuda/arrival.h), so an expert is computed when it is there.
 //
 // Promotions and prefetches go through a queue that plans append to. Its copier runs on the link stream for the whole
 // step and yields to fetches; the step's end joins it. A promoted slot is not read in its step: its key belongs to a
@@ -30,25 +31,47 @@
 
 namespace ft {
 
+// The expert that every token uses, and where it stands: device pointers. gate.data null: there is none.
+struct CudaSharedExpert {
+  PackedMatrix gate, up, down, token_gate;  // token_gate.data null: its weight is 1
+  Glu glu;
+  float *gate_rows = nullptr, *up_rows = nullptr, *rows = nullptr;  // (tokens), rows: its output
+  int64_t gate_stride = 0, up_stride = 0, stride = 0;
+  uint32_t* words = nullptr;      // (tokens) packed rows of its intermediate size
+  float* token_logits = nullptr;  // (tokens)
+
+  bool there() const { return gate.data != nullptr; }
+  // For the merge.
+  cuda::SharedRows merged() const {
+    if (!there()) return {};
+    return {rows, stride, token_gate.data == nullptr ? nullptr : token_logits};
+  }
+};
+
 // One layer's call: device pointers.
 struct CudaMoeCall {
   int layer = 0;
   int64_t tokens = 0;
   cuda::Placement placement = cuda::Placement::kTable;
-  float* residual = nullptr;  // (tokens) rows of hidden: normed for router and experts, then added to
-  int64_t residual_stride = 0;
+  const float* from = nullptr;  // (tokens) rows of hidden
+  int64_t from_stride = 0;
+  float* to = nullptr;  // (tokens) rows of hidden: added to, or without `add` written
+  int64_t to_stride = 0;
+  bool add = true;
+  // The router, and how it norms the rows that it multiplies. Experts that norm them otherwise have a norm and packed
+  // rows of their own.
   const float* norm_w = nullptr;
   float norm_eps = 0;
+  const float* experts_norm_w = nullptr;  // null: one norm
+  float experts_norm_eps = 0;
   PackedMatrix router;
-  bool renormalize = false;
-  const int32_t* forced = nullptr;  // as RouterArgs
-  const int32_t* forced_ids = nullptr;
+  const float* router_bias = nullptr;
+  cuda::RouterArgs top;  // all but the logits
+  CudaSharedExpert shared;
   // Written on the way.
-  uint32_t* x = nullptr;  // (tokens) packed rows of hidden
+  uint32_t* x = nullptr;         // (tokens) packed rows of hidden, as experts multiply them
+  uint32_t* router_x = nullptr;  // and as the router does, with two norms
   float* router_logits = nullptr;
-  int32_t* ids = nullptr;  // (tokens, top_k)
-  float* weights = nullptr;
-  int32_t* record = nullptr;
   const int32_t* predicted = nullptr;  // (tokens, kMaxPlanTopK) of the next layer; null: no look-ahead
 };
 
@@ -108,12 +131,15 @@ class CudaMoe {
     bool slots = false, fetches = false, promotions = false, prefetches = false, cpu = false;
   };
   Arms arms_of(const CudaMoeCall& call) const;
+  static bool merges_apart(const Arms& arms, const CudaMoeCall& call) { return arms.cpu || call.shared.there(); }
   cuda::RouteArgs route_of(const CudaMoeCall& call) const;
   cuda::PlanArgs plan_of(const CudaMoeCall& call) const;
   cuda::ExpertArgs experts_of(const Arms& arms, const CudaMoeCall& call) const;
+  cuda::VictimSearch victim_search(const CudaMoeCall& call) const;
   cuda::CopierArgs copier() const;
   void start_copier(const Arms& arms);
   void compute(const Arms& arms, const CudaMoeCall& call);
+  void start_shared(const CudaMoeCall& call);
   void wait_and_merge(const CudaMoeCall& call);
 
   const EngineConfig& config_;
@@ -123,12 +149,14 @@ class CudaMoe {
   cuda::Stream link_;  // the copier's
   cuda::Event forked_, joined_;
   bool copier_runs_ = false;  // since the last join()
+  cuda::Stream beside_;       // of shared experts
+  cuda::Event shared_forked_, shared_done_;
 
   int top_k_ = 0, max_distinct_ = 0;
   int64_t max_pairs_ = 0, hidden_ = 0;
   int64_t slot_bytes_ = 0;
   cuda::DeviceBuffer slots_, table_memory_, queue_memory_, work_memory_, split_, counters_memory_, step_number_,
-      arrived_;
+      arrived_, victims_;
   cuda::DeviceBuffer activated_, outputs_;
   cuda::SlotTableView table_;
   cuda::LinkQueue queue_;

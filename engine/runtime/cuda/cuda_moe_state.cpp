@@ -49,7 +49,7 @@ CudaMoe::CudaMoe(const CudaBackendParts& parts, cuda::Stream& main, WorkerMarks&
       bank_, top_k_, config_.max_batch, parts.kernels, parts.backend.pool, marks,
       CpuArmMemory{ids_in_.as_host<int32_t>(), x_in_.as_host<uint32_t>(), y_out_.as_host<float>()});
   if (config_.fetch_mechanism == FetchMechanism::kCopyEngine && config_.slots > 0) {
-    proxy_ = std::make_unique<cuda::CopyProxy>(max_distinct_);
+    proxy_ = std::make_unique<cuda::CopyProxy>(max_distinct_, weights_.banks_begin());
   }
   reset_counters();
   SlotTable table(bank_.layers(), bank_.experts(), config_.slots, slot_policy());
@@ -89,6 +89,8 @@ void CudaMoe::make_table() {
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
   cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
+  victims_ = cuda::DeviceBuffer(sizeof(cuda::NextVictims));
+  cuda::fill_zero(victims_.data(), victims_.bytes(), main_.handle());
 }
 
 // Copies of a step: no layer appends more than it has experts, or may prefetch.
@@ -211,6 +213,7 @@ void CudaMoe::restore(const SlotTable::Content& content) {
   cuda::fill_zero(table_.prefetched_in, table_.slots * int64_t{8}, main_.handle());
   upload(table_.clock, clock);
   cuda::fill_zero(queue_.words, cuda::kLinkWords * int64_t{4}, main_.handle());
+  cuda::fill_zero(victims_.data(), victims_.bytes(), main_.handle());
   main_.synchronize();
 }
 

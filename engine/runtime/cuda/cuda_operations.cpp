@@ -1,27 +1,26 @@
 // The family's operations on a CUDA device: each is one or a few launches on the main stream, captured or not.
-#include <algorithm>
-
 #include "engine/runtime/cuda/cuda_backend_impl.h"
+#include "kernels/base/bf16.h"
 #include "kernels/base/error.h"
 
 namespace ft {
 
 void CudaBackend::embed(const EmbedSpec& spec) {
-  FT_CHECK(spec.scale == 1);
   const EmbeddingTable& embedding = (*weights_)[spec.table];
-  const Rows out = rows(spec.to);
-  if (decode_) {  // the first operation of a step: the inputs come with it
-    const InputLayout in = inputs();
-    const auto* ids = reinterpret_cast<const int32_t*>(inputs_host_.device() + in.ids);
-    cuda::begin_step({inputs_host_.device(),
-                      inputs_.data(),
-                      in.bytes,
-                      {embedding.rows, embedding.width, ids, count_, out.data, out.width}},
-                     main_.handle());
-    return;
-  }
-  cuda::embed({embedding.rows, embedding.width, input<int32_t>(inputs().ids), count_, out.data, out.width},
-              main_.handle());
+  const InputLayout in = inputs();
+  cuda::EmbedArgs args;
+  args.table = embedding.rows;
+  args.width = embedding.width;
+  args.ids = input<int32_t>(in.ids);
+  args.tokens = count_;
+  args.out = rows(spec.to).data;
+  args.out_stride = rows(spec.to).width;
+  args.scale = round_to_bf16(spec.scale);
+  args.copies = spec.copies;
+  if (!decode_) return cuda::embed(args, main_.handle());
+  // The first operation of a step: the inputs come with it.
+  args.ids = reinterpret_cast<const int32_t*>(inputs_host_.device() + in.ids);
+  cuda::begin_step({inputs_host_.device(), inputs_.data(), in.bytes, args}, main_.handle());
 }
 
 // Rows of a slot, normed if `norm` has a weight, as the input of products.
@@ -30,7 +29,7 @@ cuda::MatvecInput CudaBackend::input_of(Slot from, const Norm& norm) const {
   cuda::MatvecInput input;
   input.x = x.data;
   input.x_stride = x.width;
-  input.norm_w = norm.weight.index < 0 ? nullptr : (*weights_)[norm.weight];
+  input.norm_w = vector_or_null(norm.weight);
   input.norm_eps = norm.eps;
   input.scratch = packed_.as<uint32_t>();
   return input;
@@ -38,17 +37,22 @@ cuda::MatvecInput CudaBackend::input_of(Slot from, const Norm& norm) const {
 
 cuda::MatvecOutput CudaBackend::output_of(const Linear& output, bool add) const {
   const Rows y = rows(output.to);
-  const float* bias = output.bias.index < 0 ? nullptr : (*weights_)[output.bias];
-  return {(*weights_)[output.weight], bias, y.data, y.width, add};
+  return {(*weights_)[output.weight], vector_or_null(output.bias), y.data, y.width, add};
 }
 
 void CudaBackend::linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) {
   if (!decode_) return prefill_linear(from, norm, outputs);
-  FT_CHECK(outputs.size() <= cuda::kMaxMatvecOutputs);
   cuda::MatvecArgs args;
   args.input = input_of(from, norm);
   args.tokens = count_;
-  for (const Linear& output : outputs) args.outputs[args.output_count++] = output_of(output, false);
+  for (const Linear& output : outputs) {
+    if (args.output_count == cuda::kMaxMatvecOutputs) {
+      cuda::matvec(args, main_.handle());
+      args.input = {.words = args.input.scratch};  // packed by the first launch
+      args.output_count = 0;
+    }
+    args.outputs[args.output_count++] = output_of(output, false);
+  }
   cuda::matvec(args, main_.handle());
 }
 
@@ -61,83 +65,31 @@ void CudaBackend::linear_add(Slot from, const Linear& output) {
   cuda::matvec(args, main_.handle());
 }
 
-void CudaBackend::attention(const AttentionSpec& spec) {
-  const Rows q = rows(Slot::kQuery), k = rows(Slot::kKey), v = rows(Slot::kValue), out = rows(Slot::kAttention);
-  const InputLayout in = inputs();
-  cuda::AttentionPrepareArgs prepare;
-  prepare.q = q.data;
-  prepare.q_stride = q.width;
-  prepare.k = k.data;
-  prepare.v = v.data;
-  prepare.kv_stride = k.width;
-  prepare.tokens = count_;
-  prepare.heads = spec.heads;
-  prepare.kv_heads = spec.kv_heads;
-  prepare.head_dim = spec.head_dim;
-  prepare.q_norm = spec.q_norm.index < 0 ? nullptr : (*weights_)[spec.q_norm];
-  prepare.k_norm = spec.k_norm.index < 0 ? nullptr : (*weights_)[spec.k_norm];
-  prepare.norm_eps = spec.norm_eps;
-  prepare.cos = rope_.as<float>();
-  prepare.sin = rope_.as<float>() + rope_positions_ * rope_half_;
-  prepare.rotary_half = rope_half_;
-  prepare.sequence = input<int32_t>(in.sequence);
-  prepare.position = input<int64_t>(in.position);
-  prepare.kv = kv_layer(spec.kv_layer);
-  if (decode_) {
-    cuda::attention_decode({prepare, spec.scale, spec.window, out.data, out.width, attention_scratch_.data()},
-                           main_.handle());
-    return;
-  }
-  cuda::attention_prepare(prepare, main_.handle());
-  if (cuda::prefill_attention_takes(spec.head_dim)) return prefill_attend(spec);
-  cuda::AttentionArgs attend;
-  attend.q = q.data;
-  attend.q_stride = q.width;
-  attend.tokens = count_;
-  attend.heads = spec.heads;
-  attend.kv_heads = spec.kv_heads;
-  attend.head_dim = spec.head_dim;
-  attend.scale = spec.scale;
-  attend.window = spec.window;
-  attend.sequence = prepare.sequence;
-  attend.position = prepare.position;
-  attend.kv = prepare.kv;
-  attend.out = out.data;
-  attend.out_stride = out.width;
-  cuda::attention(attend, main_.handle());
-}
-
 void CudaBackend::glu(const GluSpec& spec) {
-  FT_CHECK(spec.glu.kind == GluKind::kSilu);
-  const Rows a = rows(spec.gate), b = rows(spec.up), y = rows(spec.to);
-  cuda::silu_mul({a.data, b.data, y.data, a.width, b.width, y.width, count_, spec.width}, main_.handle());
+  const Rows gate = rows(spec.gate), up = rows(spec.up), y = rows(spec.to);
+  cuda::glu({spec.glu, gate.data, up.data, gate.width, up.width, count_, spec.width, y.data, y.width}, main_.handle());
 }
 
-void CudaBackend::moe(const MoeSpec& spec) {
-  if (!decode_) return prefill_moe(spec);
-  const Rows x = rows(spec.from);
-  const InputLayout in = inputs();
-  CudaMoeCall call;
-  call.layer = spec.moe_layer;
-  call.tokens = count_;
-  call.placement = placement_;
-  call.residual = x.data;
-  call.residual_stride = x.width;
-  call.norm_w = (*weights_)[spec.norm.weight];
-  call.norm_eps = spec.norm.eps;
-  call.router = (*weights_)[spec.router.weight];
-  call.renormalize = spec.router.renormalize;
-  call.x = packed_.as<uint32_t>();
-  call.router_logits = router_logits_.as<float>();
-  call.ids = ids_.as<int32_t>();
-  call.weights = expert_weights_.as<float>();
-  call.record = chosen_.as_device<int32_t>() + spec.moe_layer * parts_.max_tokens * top_k_;
-  call.forced = input<int32_t>(in.forced);
-  call.forced_ids = input<int32_t>(in.choices) + spec.moe_layer * count_ * top_k_;
-  if (predictions_ > 0 && spec.moe_layer + 1 < moe_layer_count_) {
-    call.predicted = input<int32_t>(in.predicted) + (spec.moe_layer + 1) * count_ * predictions_;
-  }
-  moe_.decode(call);
+void CudaBackend::norm(Slot from, const Norm& norm, Slot to) {
+  const Rows x = rows(from), y = rows(to);
+  cuda::RmsnormPackArgs args;
+  args.x = x.data;
+  args.x_stride = x.width;
+  args.w = (*weights_)[norm.weight];
+  args.eps = norm.eps;
+  args.tokens = count_;
+  args.cols = static_cast<int64_t>(parts_.weights[norm.weight].size());
+  args.y = y.data;
+  args.y_stride = y.width;
+  cuda::rmsnorm_pack(args, main_.handle());
+}
+
+void CudaBackend::add(const AddSpec& spec) {
+  const Rows x = rows(spec.from), to = rows(spec.to);
+  FT_CHECK(x.width == to.width);
+  cuda::add({x.data, x.width, vector_or_null(spec.norm.weight), spec.norm.eps, to.data, to.width, count_, to.width,
+             vector_or_null(spec.scale)},
+            main_.handle());
 }
 
 void CudaBackend::logits(const LogitsSpec& spec) {
@@ -147,6 +99,11 @@ void CudaBackend::logits(const LogitsSpec& spec) {
   args.tokens = count_;
   args.outputs[args.output_count++] = {(*weights_)[spec.head], nullptr, logits_.as<float>(), vocab_, false};
   cuda::matvec(args, main_.handle());  // launch_end brings the rows to the host
+  softcap(count_, spec.softcap);
+}
+
+void CudaBackend::softcap(int64_t rows, float cap) {
+  if (cap != 0) cuda::softcap({logits_.as<float>(), rows * vocab_, cap}, main_.handle());
 }
 
 }  // namespace ft

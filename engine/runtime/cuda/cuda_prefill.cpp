@@ -31,7 +31,8 @@ CudaPrefill::CudaPrefill(const CudaBackendParts& parts, cuda::Stream& main, Cuda
   for (LayerItems& layer : items_) layer.streamed.reserve(chosen_.size());
   // A tile per 128 tokens, and one begun by each sequence.
   const int64_t tiles = max_tokens_ / cuda::kPrefillQueryRows + parts.backend.sequences;
-  queries_bytes_ = padded(tiles * static_cast<int64_t>(sizeof(cuda::PrefillQueries)));
+  runs_offset_ = padded(tiles * static_cast<int64_t>(sizeof(cuda::PrefillQueries)));
+  queries_bytes_ = runs_offset_ + padded(parts.backend.sequences * static_cast<int64_t>(sizeof(cuda::SequenceRun)));
   upload_host_ = cuda::PinnedBuffer(layer_offset(bank_.layers()));
   upload_ = cuda::DeviceBuffer(upload_host_.bytes());
   const int64_t counts = padded(bank_.experts() * 4), order = padded(max_pairs_ * 4);
@@ -60,6 +61,11 @@ void CudaPrefill::lay_out_queries(const StepTokens& tokens) {
     } else {
       tiles[query_tiles_++] = {tokens.position[i], static_cast<int32_t>(token), 1, tokens.sequence[i], 0};
     }
+  }
+  auto* run = reinterpret_cast<cuda::SequenceRun*>(upload_host_.host() + runs_offset_);
+  for (const StepTokens::Run& from : tokens.runs) {
+    *run++ = {tokens.position[static_cast<size_t>(from.first)], static_cast<int32_t>(from.first),
+              static_cast<int32_t>(from.count), from.sequence, 0};
   }
 }
 
@@ -126,7 +132,7 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   const LayerItems& own = items_[static_cast<size_t>(call.layer)];
   const std::byte* uploaded = upload_.data() + layer_offset(call.layer);
   cuda::PrefillGroupArgs group;
-  group.ids = call.ids;
+  group.ids = call.top.ids;
   group.pairs = pairs;
   group.expert_of_item = reinterpret_cast<const int32_t*>(uploaded + bank_.experts() * sizeof(std::byte*));
   group.experts = bank_.experts();
@@ -151,15 +157,17 @@ void CudaPrefill::layer(const CudaMoeCall& call, const int32_t* host_ids) {
   }
 
   cuda::PrefillMergeArgs merge;
-  merge.ids = call.ids;
-  merge.weights = call.weights;
+  merge.ids = call.top.ids;
+  merge.weights = call.top.weights;
   merge.tokens = call.tokens;
   merge.top_k = top_k_;
   merge.rows = moe_.outputs();
   merge.rows_stride = args.out_stride;
   merge.cols = args.out_stride;
-  merge.residual = call.residual;
-  merge.residual_stride = call.residual_stride;
+  merge.to = call.to;
+  merge.to_stride = call.to_stride;
+  merge.add = call.add;
+  merge.shared = call.shared.merged();
   cuda::prefill_merge(merge, main_.handle());
 }
 

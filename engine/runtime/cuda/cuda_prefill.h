@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/runtime/cuda/cuda_moe.h"
+#include "kernels/cuda/delta_net.h"
 #include "kernels/cuda/prefill.h"
 
 namespace ft {
@@ -28,12 +29,17 @@ class CudaPrefill {
   void begin_chunk(const StepTokens& tokens, const int32_t* forced_ids);
   // The router's choices have to be on the host when layer() is called.
   bool needs_ids() const { return needs_ids_; }
-  // Adds the layer's experts to call.residual. host_ids: (tokens, top_k) as call.ids has them; null unless needs_ids().
+  // The layer's experts, merged with the shared expert's rows into call.to. host_ids: (tokens, top_k) as call.ids has
+  // them; null unless needs_ids().
   void layer(const CudaMoeCall& call, const int32_t* host_ids);
 
   // Query rows of the chunk for prefill_attention.
   const cuda::PrefillQueries* queries() const { return reinterpret_cast<cuda::PrefillQueries*>(upload_.data()); }
   int query_tiles() const { return query_tiles_; }
+  // The chunk's runs, for delta_net.
+  const cuda::SequenceRun* runs() const {
+    return reinterpret_cast<const cuda::SequenceRun*>(upload_.data() + runs_offset_);
+  }
 
  private:
   struct Half {
@@ -75,8 +81,8 @@ class CudaPrefill {
   cuda::DeviceBuffer staging_;
   std::array<Half, 2> halves_;
 
-  // [query tiles][layer: blobs, then experts, by item]
-  int64_t queries_bytes_ = 0;
+  // [query tiles][runs][layer: blobs, then experts, by item]
+  int64_t runs_offset_ = 0, queries_bytes_ = 0;  // queries_bytes_: tiles and runs
   cuda::PinnedBuffer upload_host_;
   cuda::DeviceBuffer upload_, lists_memory_;
   cuda::PrefillLists lists_;

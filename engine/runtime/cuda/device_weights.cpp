@@ -14,6 +14,9 @@ int64_t padded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int64_t table_bytes(const EmbeddingTable& table) {
   return table.count * table.width * static_cast<int64_t>(sizeof(bf16));
 }
+int64_t table_bytes(const IndexTable& table) {
+  return table.count * table.width * static_cast<int64_t>(sizeof(int32_t));
+}
 
 }  // namespace
 
@@ -24,6 +27,7 @@ DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& prog
   for (const PackedMatrix& matrix : weights.matrices) bytes += padded(matrix.layout.bytes);
   for (const auto& vector : weights.vectors) bytes += padded(static_cast<int64_t>(vector.size_bytes()));
   for (const EmbeddingTable& table : weights.tables) bytes += padded(table_bytes(table));
+  for (const IndexTable& table : weights.index_tables) bytes += padded(table_bytes(table));
   memory_ = cuda::DeviceBuffer(bytes);
   cuda::Stream stream;
   const auto report = [&](std::string_view stage) {
@@ -46,6 +50,9 @@ DeviceWeights::DeviceWeights(const ModelWeights& weights, const ProgressFn& prog
   for (EmbeddingTable table : weights.tables) {
     table.rows = reinterpret_cast<const bf16*>(upload(table.rows, table_bytes(table)));
     tables_.push_back(table);
+  }
+  for (const IndexTable& table : weights.index_tables) {
+    index_tables_.push_back(reinterpret_cast<const int32_t*>(upload(table.rows, table_bytes(table))));
   }
   stream.synchronize();
   const std::span<const std::byte> banks = weights.bank.bytes();

@@ -17,8 +17,10 @@ class DeviceWeights {
   const PackedMatrix& operator[](MatrixId id) const { return matrices_[static_cast<size_t>(id.index)]; }
   const float* operator[](VectorId id) const { return vectors_[static_cast<size_t>(id.index)]; }
   const EmbeddingTable& operator[](TableId id) const { return tables_[static_cast<size_t>(id.index)]; }
+  const int32_t* operator[](IndexTableId id) const { return index_tables_[static_cast<size_t>(id.index)]; }
   // Expert 0 of a layer in its bank, as kernels read it; expert e is e * layout.bytes further.
   const std::byte* bank(int layer) const;
+  const std::byte* banks_begin() const { return banks_->device(); }  // RegisteredMemory's
   // Blobs of experts expert .. expert + count - 1 of a layer, which follow each other, by the copy engine.
   void copy_experts(std::byte* target, int layer, int expert, int64_t count, cuda::StreamHandle stream) const;
   void copy_expert(std::byte* target, int layer, int expert, cuda::StreamHandle stream) const {
@@ -36,6 +38,7 @@ class DeviceWeights {
   std::vector<PackedMatrix> matrices_;
   std::vector<const float*> vectors_;
   std::vector<EmbeddingTable> tables_;
+  std::vector<const int32_t*> index_tables_;
   std::shared_ptr<const cuda::RegisteredMemory> banks_;
   double register_seconds_ = 0;
 };

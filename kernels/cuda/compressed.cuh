@@ -1,0 +1,123 @@
+// Parts of compressed.cu and compressed_choose.cu: places in a layer's memory, runs, rotation, and the making of an
+// entry.
+#pragma once
+
+#include "kernels/cuda/compressed.h"
+#include "kernels/cuda/head_rows.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/norm_pack.cuh"
+
+namespace ft::cuda {
+
+// ---- places
+
+__device__ __forceinline__ bf16* ring_row(const CompressedLayerView& layer, int sequence, int position) {
+  return layer.rows + sequence * layer.sequence_elements +
+         static_cast<int64_t>(position % layer.ring_rows) * layer.head_dim;
+}
+__device__ __forceinline__ bf16* entry_row(const CompressedLayerView& layer, int sequence, int entry) {
+  return layer.rows + sequence * layer.sequence_elements +
+         (static_cast<int64_t>(layer.ring_rows) + entry) * layer.head_dim;
+}
+__device__ __forceinline__ bf16* index_entry(const CompressedLayerView& layer, int sequence, int entry) {
+  return entry_row(layer, sequence, layer.entries) + static_cast<int64_t>(entry) * layer.index_dim;
+}
+__device__ __forceinline__ float* open_row(const CompressedLayerView& layer, int sequence, int position) {
+  return layer.open + sequence * layer.sequence_floats +
+         static_cast<int64_t>(position % layer.open_ring) * layer.open_row_floats();
+}
+
+// ---- runs
+
+__device__ __forceinline__ SequenceRun run_at(const CompressedArgs& args, int index) {
+  if (args.runs != nullptr) return args.runs[index];
+  return {args.position[index], index, 1, args.sequence[index], 0};
+}
+__device__ __forceinline__ SequenceRun run_of_token(const CompressedArgs& args, int token) {
+  if (args.runs == nullptr) return run_at(args, token);
+  int run = 0;
+  while (run + 1 < args.run_count && args.runs[run + 1].token <= token) ++run;
+  return args.runs[run];
+}
+
+__device__ __forceinline__ int visible_entries(const CompressedLayerView& layer, int position) {
+  return layer.ratio > 0 ? (position + 1) / layer.ratio : 0;
+}
+// Whether a token has more entries than it may attend to.
+__device__ __forceinline__ bool chooses(const CompressedLayerView& layer, int position) {
+  return layer.index_dim > 0 && visible_entries(layer, position) > layer.index_top_k;
+}
+
+// ---- rotation
+
+struct PairRotation {
+  const float *cos, *sin;  // (half) of a position
+  int half;
+};
+__device__ __forceinline__ PairRotation rotation_at(const CompressedArgs& args, int64_t position) {
+  return {args.cos + position * args.half, args.sin + position * args.half, args.half};
+}
+// rotate_pairs of kernels/ops/compressed.h, one row.
+__device__ __forceinline__ void rotate_pairs(float* row, int dim, const PairRotation& rotation, bool inverse,
+                                             int thread, int threads) {
+  float* x = row + dim - 2 * rotation.half;
+  for (int j = thread; j < rotation.half; j += threads) {
+    const float a = x[2 * j], b = x[2 * j + 1];
+    const float cos = rotation.cos[j], sin = inverse ? -rotation.sin[j] : rotation.sin[j];
+    x[2 * j] = f32::sub(f32::mul(a, cos), f32::mul(b, sin));
+    x[2 * j + 1] = f32::add(f32::mul(b, cos), f32::mul(a, sin));
+  }
+}
+
+// ---- entries
+
+// What entries of a run are made of.
+struct EntryRows {
+  const CompressedArgs& args;
+  const SequenceRun& run;
+  bool index;
+  int dim;
+
+  __device__ __forceinline__ EntryRows(const CompressedArgs& all, const SequenceRun& of, bool of_index)
+      : args(all), run(of), index(of_index), dim(of_index ? all.layer.index_dim : all.layer.head_dim) {}
+
+  // Channel `i` of an entry: compress of kernels/ops/compressed.h.
+  __device__ __forceinline__ float compress(int entry, int i) const {
+    const CompressedLayerView& layer = args.layer;
+    const int begin = entry * layer.ratio - (layer.overlap && entry > 0 ? layer.ratio : 0);
+    const int end = (entry + 1) * layer.ratio;
+    float largest = logit(begin, entry, i);
+    for (int t = begin + 1; t < end; ++t) largest = f32::max(logit(t, entry, i), largest);
+    float sum = 0.0f, out = 0.0f;
+    for (int t = begin; t < end; ++t) {
+      const float e = f32::exp(f32::sub(logit(t, entry, i), largest));
+      sum = f32::add(sum, e);
+      out = f32::fma(e, row(t, false)[channel(t, entry) + i], out);
+    }
+    return f32::div(out, sum);
+  }
+
+ private:
+  // Channels for the next window come first.
+  __device__ __forceinline__ int channel(int t, int entry) const {
+    return args.layer.overlap && t >= entry * args.layer.ratio ? dim : 0;
+  }
+  __device__ __forceinline__ const float* row(int t, bool logits) const {
+    const auto begin = static_cast<int>(run.position);
+    if (t >= begin) {
+      const CompressedArgs::Rows& rows =
+          index ? (logits ? args.index_logit : args.index_value) : (logits ? args.entry_logit : args.entry_value);
+      return rows.data + (run.token + t - begin) * rows.stride;
+    }
+    const CompressedLayerView& layer = args.layer;
+    const int main = layer.halves() * layer.head_dim, side = layer.halves() * layer.index_dim;
+    return open_row(layer, run.sequence, t) + (index ? 2 * main : 0) + (logits ? (index ? side : main) : 0);
+  }
+  __device__ __forceinline__ float logit(int t, int entry, int i) const {
+    const float* bias = index ? args.index_bias : args.entry_bias;
+    const int at = channel(t, entry) + i;
+    return f32::add(row(t, true)[at], bias[t % args.layer.ratio * args.layer.halves() * dim + at]);
+  }
+};
+
+}  // namespace ft::cuda

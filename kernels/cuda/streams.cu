@@ -1,0 +1,154 @@
+// Mixed residual streams. The products of a site are chains of cols / 16 fma (16,384 columns: 1024 of them, 2.3 us),
+// half a warp a row; what follows is one launch: blocks for the columns make the few read factors for themselves, and
+// one more block a token makes the mix, whose rounds are chains of divisions.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/streams.h"
+#include "kernels/ops/rows.h"
+
+namespace ft::cuda {
+namespace {
+
+constexpr int kLanesOfRow = 16;
+constexpr int kRowsPerBlock = 2;  // a warp: many blocks, since a step has few rows
+constexpr int kColumnThreads = 256;
+constexpr int kMost = static_cast<int>(kMaxStreams);
+
+// Row `logits` is the sum of squares.
+__global__ void __launch_bounds__(kWarp) products_kernel(const __grid_constant__ StreamsReadArgs args, int logits) {
+  let_next_start();
+  const auto lane = static_cast<int>(threadIdx.x) % kLanesOfRow;
+  const int row = static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kLanesOfRow;
+  const int64_t cols = args.streams * args.width, token = blockIdx.y;
+  const float* x = args.x + token * args.x_stride;
+  const bool present = row <= logits;
+  const float* w = row < logits ? args.fn + row * cols : x;
+  wait_for_previous();
+  float sum = 0.0f;
+#pragma unroll 16
+  for (int64_t i = lane; present && i < cols; i += kLanesOfRow) sum = f32::fma(w[i], x[i], sum);
+  sum = f32::tree_sum(sum);
+  if (present && lane == 0) args.logits[token * args.logits_stride + row] = sum;
+}
+
+struct Logits {
+  const float *logits, *scale, *base;
+  float r;
+  __device__ __forceinline__ float at(int i, int part) const {
+    return f32::add(f32::mul(f32::mul(logits[i], r), scale[part]), base[i]);
+  }
+};
+
+__device__ __forceinline__ Logits logits_of(const StreamsReadArgs& args, int64_t token, int logits) {
+  const float* own = args.logits + token * args.logits_stride;
+  const auto cols = static_cast<float>(args.streams * args.width);
+  const float r = f32::div(1.0f, f32::sqrt(f32::add(f32::div(own[logits], cols), args.norm_eps)));
+  return {own, args.scale, args.base, r};
+}
+
+// c divided by (the sum of the `count` values from `first` on, `step` apart, + eps).
+__device__ __forceinline__ void scale_to_one(float* c, float& own, int thread, bool present, int first, int step,
+                                             int count, float eps) {
+  if (present) c[thread] = own;
+  __syncthreads();
+  if (present) {
+    float sum = 0.0f;
+    for (int i = 0; i < count; ++i) sum = f32::add(sum, c[first + i * step]);
+    own = f32::div(own, f32::add(sum, eps));
+  }
+  __syncthreads();
+}
+
+// Write factors and the mix, by the block: thread p * streams + q has C[p][q].
+__device__ __forceinline__ void make_mix(const StreamsReadArgs& args, const Logits& logits, float* factors) {
+  __shared__ float c[kMost * kMost];
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int n = args.streams, p = thread / n, q = thread % n;
+  const bool present = thread < n * n;
+  if (thread < n) factors[n + thread] = f32::mul(2.0f, f32::sigmoid(logits.at(n + thread, 1)));
+  float own = present ? logits.at(2 * n + thread, 2) : 0.0f;
+  if (present) c[thread] = own;
+  __syncthreads();
+  if (present) {
+    float largest = c[p * n];
+    for (int i = 1; i < n; ++i) largest = f32::max(c[p * n + i], largest);
+    own = f32::exp(f32::sub(own, largest));
+  }
+  __syncthreads();
+  scale_to_one(c, own, thread, present, p * n, 1, n, 0.0f);  // a sum of exponentials: + 0 leaves it
+  own = f32::add(own, args.eps);
+  for (int round = 0; round < args.rounds; ++round) {
+    if (round > 0) scale_to_one(c, own, thread, present, p * n, 1, n, args.eps);
+    scale_to_one(c, own, thread, present, q, n, n, args.eps);
+  }
+  if (present) factors[2 * n + q * n + p] = own;
+}
+
+__global__ void __launch_bounds__(kColumnThreads)
+    read_kernel(const __grid_constant__ StreamsReadArgs args, int logits) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.y;
+  const Logits own = logits_of(args, token, logits);
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (args.writes && blockIdx.x + 1 == gridDim.x) {
+    return make_mix(args, own, args.factors + token * args.factors_stride);
+  }
+  __shared__ float read[kMost];
+  if (thread < args.streams) {
+    read[thread] = f32::add(f32::sigmoid(own.at(thread, 0)), args.eps);
+    if (blockIdx.x == 0) args.factors[token * args.factors_stride + thread] = read[thread];
+  }
+  __syncthreads();
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnThreads + thread;
+  if (column >= args.width) return;
+  const float* x = args.x + token * args.x_stride + column;
+  float sum = 0.0f;
+  for (int p = 0; p < args.streams; ++p) sum = f32::fma(read[p], x[p * args.width], sum);
+  args.to[token * args.to_stride + column] = sum;
+}
+
+__global__ void __launch_bounds__(kColumnThreads) write_kernel(const __grid_constant__ StreamsWriteArgs args) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.y, column = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  if (column >= args.width) return;
+  const float* write = args.factors + token * args.factors_stride + args.streams;
+  const float* mix = write + args.streams;
+  float* x = args.x + token * args.x_stride + column;
+  const float from = args.from[token * args.from_stride + column];
+  float old[kMost];
+#pragma unroll
+  for (int p = 0; p < kMost; ++p) old[p] = p < args.streams ? x[p * args.width] : 0.0f;
+  for (int q = 0; q < args.streams; ++q) {
+    float sum = f32::fma(write[q], from, 0.0f);
+#pragma unroll
+    for (int p = 0; p < kMost; ++p) {
+      if (p < args.streams) sum = f32::fma(mix[q * args.streams + p], old[p], sum);
+    }
+    x[q * args.width] = sum;
+  }
+}
+
+}  // namespace
+
+void streams_read(const StreamsReadArgs& args, StreamHandle stream) {
+  if (args.tokens == 0) return;
+  FT_CHECK(args.streams >= 1 && args.streams <= kMaxStreams && args.tokens <= kMaxGridY);
+  const auto logits = static_cast<int>(args.writes ? stream_logit_count(args.streams) : args.streams);
+  const auto tokens = static_cast<unsigned>(args.tokens);
+  launch(products_kernel, dim3(static_cast<unsigned>(ceil_div(logits + 1, kRowsPerBlock)), tokens), dim3(kWarp), 0,
+         stream, args, logits);
+  const auto columns = static_cast<unsigned>(ceil_div(args.width, kColumnThreads)) + (args.writes ? 1u : 0u);
+  launch(read_kernel, dim3(columns, tokens), dim3(kColumnThreads), 0, stream, args, logits);
+}
+
+void streams_write(const StreamsWriteArgs& args, StreamHandle stream) {
+  if (args.tokens == 0) return;
+  FT_CHECK(args.streams >= 1 && args.streams <= kMaxStreams && args.tokens <= kMaxGridY);
+  launch(write_kernel,
+         dim3(static_cast<unsigned>(ceil_div(args.width, kColumnThreads)), static_cast<unsigned>(args.tokens)),
+         dim3(kColumnThreads), 0, stream, args);
+}
+
+}  // namespace ft::cuda

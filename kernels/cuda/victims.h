@@ -1,0 +1,47 @@
+// The slots that the next layer's plan would take, found beside this layer's experts.
+//
+// A plan with misses needs the slots with the lowest stamps. To search thousands of them takes a block several
+// microseconds in which nothing else of the step can run. But between two plans the table does not change, and a plan
+// of k experts has at most k hits and victims together: so blocks of the layer's gate_up launch find the k lowest
+// stamps, and the next plan of one token passes over those that are hits of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device.h"
+
+namespace ft::cuda {
+
+inline constexpr int kMaxNextVictims = 16;
+inline constexpr int kSearchBlocks = 16;  // of a launch, two warps each
+inline constexpr int kSearchWarps = 2 * kSearchBlocks;
+
+struct Victim {
+  int32_t slot;  // -1: there are no more
+  int32_t key;   // that it holds, or -1
+  uint64_t filled_in;
+};
+
+// In device memory, one per engine; zero at first, and whenever the table was changed by anything but plans.
+struct NextVictims {
+  Victim victim[kMaxNextVictims];  // lowest stamp first, none that is held; as many as were asked for
+  uint64_t plan_number;            // of the plan after which they were found; 0: none
+  uint32_t arrived;                // blocks whose lists are written; 0 between launches
+  uint32_t reserved;
+  uint64_t found[kSearchWarps * kMaxNextVictims];
+};
+
+// Members of a SlotTableView (moe.h).
+struct VictimSearch {
+  NextVictims* to = nullptr;  // null: no search
+  int count = 0;              // 1 to kMaxNextVictims
+  int32_t slots = 0, slot_bits = 0;
+  const uint64_t* stamp = nullptr;
+  const int32_t* key_of_slot = nullptr;
+  const uint64_t* filled_in = nullptr;
+  const uint64_t* plan_number = nullptr;
+};
+// In a launch of its own.
+void search_victims(const VictimSearch& search, StreamHandle stream);
+
+}  // namespace ft::cuda

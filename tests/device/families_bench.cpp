@@ -1,0 +1,140 @@
+// What a layer of each kind costs in the geometry of the families' models: decode steps with every expert in a slot,
+// and prompts. Synthetic weights, 64 experts a layer; a layer is the difference between models of six and of two.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/runtime/cuda/device_weights.h"
+#include "kernels/base/clock.h"
+#include "tests/device/engine_lists.h"
+
+namespace ft::device_test {
+namespace {
+
+constexpr int kThreads = 16;
+constexpr int64_t kContext = 8192;
+constexpr int kPromptTokens = 2048;
+
+struct Kind {
+  const char* name;
+  const char* config;
+  const char* layers_key;  // a list of `layer` for each
+  Json layer;
+};
+
+const char* const kNvfp4 = R"({"quant_method": "modelopt", "quant_algo": "NVFP4",
+  "ignore": ["lm_head", "re:.*attn.*", "re:.*gate$", "re:.*router.*"]})";
+
+std::vector<Kind> kinds() {
+  const char* const qwen = R"({"model_type": "qwen3_5_moe_text", "hidden_size": 2048, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 256, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "num_experts": 64, "num_experts_per_tok": 8})";
+  const char* const oss = R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 64,
+    "num_experts_per_tok": 4, "sliding_window": 128, "attention_bias": true, "rope_theta": 150000,
+    "rms_norm_eps": 1e-05, "quantization_config": {"quant_method": "mxfp4"}})";
+  const char* const gemma = R"({"model_type": "gemma4_text", "hidden_size": 2816, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+    "attention_k_eq_v": true, "intermediate_size": 2112, "moe_intermediate_size": 704, "num_experts": 64,
+    "top_k_experts": 8, "enable_moe_block": true, "sliding_window": 1024, "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": true, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0})";
+  const char* const deepseek = R"({"model_type": "deepseek_v4", "hidden_size": 4096, "num_attention_heads": 64,
+    "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 1024, "o_groups": 8,
+    "o_lora_rank": 1024, "sliding_window": 128, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
+    "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 6, "moe_intermediate_size": 2048,
+    "scoring_func": "sqrtsoftplus", "norm_topk_prob": true, "routed_scaling_factor": 1.5, "swiglu_limit": 10.0,
+    "num_hash_layers": 0, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-06, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0, "compress_rope_theta": 160000.0, "hidden_act": "silu", "expert_dtype": "fp4",
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0",
+    "weight_block_size": [128, 128]}})";
+  return {{"Qwen3.6-35B-A3B delta net", qwen, "layer_types", "linear_attention"},
+          {"Qwen3.6-35B-A3B attention", qwen, "layer_types", "full_attention"},
+          {"gpt-oss-120b sliding", oss, "layer_types", "sliding_attention"},
+          {"gpt-oss-120b full", oss, "layer_types", "full_attention"},
+          {"Gemma-4-26B-A4B sliding", gemma, "layer_types", "sliding_attention"},
+          {"Gemma-4-26B-A4B full", gemma, "layer_types", "full_attention"},
+          {"DeepSeek-V4-Flash window", deepseek, "compress_ratios", 0},
+          {"DeepSeek-V4-Flash ratio 4", deepseek, "compress_ratios", 4},
+          {"DeepSeek-V4-Flash ratio 128", deepseek, "compress_ratios", 128}};
+}
+
+LoadedModel load(const Kind& kind, int layers) {
+  Json config = Json::parse(kind.config);
+  config["num_hidden_layers"] = layers;
+  config[kind.layers_key] = Json(std::vector<Json>(static_cast<size_t>(layers), kind.layer));
+  config["vocab_size"] = 32768;
+  config["max_position_embeddings"] = 131072;
+  if (!config.contains("quantization_config")) config["quantization_config"] = Json::parse(kNvfp4);
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "ft-families-bench";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << config;
+  WorkerPool pool({.threads = kThreads, .cpus = {}});
+  LoadedModel model;
+  model.family = make_family(config);
+  WeightSource source;
+  source.model_path = folder;
+  source.synthetic = true;
+  source.synthetic_seed = 1;
+  model.weights = load_weights(*model.family, source, pool);
+  model.on_device = upload_weights(*model.weights);
+  return model;
+}
+
+template <class F>
+double median_us(int repeats, F&& f) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats + 2; ++i) {
+    const double begin = now_seconds();
+    f();
+    if (i >= 2) seconds.push_back(now_seconds() - begin);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return seconds[static_cast<size_t>(repeats / 2)] * 1e6;
+}
+
+struct Times {
+  double short_step = 0, long_step = 0, four_steps = 0, prompt = 0;
+};
+
+Times times_of(const Kind& kind, int layers) {
+  const LoadedModel model = load(kind, layers);
+  EngineConfig config = test::config_for(model, Strategy::kResident, 0, kThreads - 2, 4);
+  config.device = Device::kCuda;
+  config.max_context = kContext;
+  config.prefill_chunk = kPromptTokens;
+  Engine engine(model, config, {Device::kCuda, int64_t{64} << 30, int64_t{64} << 30});
+  Times times;
+  times.short_step = median_us(40, [&] { engine.run_dense_step(1, 128); });
+  times.long_step = median_us(40, [&] { engine.run_dense_step(1, kContext); });
+  times.four_steps = median_us(40, [&] { engine.run_dense_step(4, 1024); });
+  const std::vector<int32_t> ids = some_ids(kPromptTokens, engine.geometry().vocab, 1);
+  times.prompt = median_us(5, [&] {
+    const int sequence = engine.open_sequence();
+    engine.prefill(sequence, ids);
+    engine.close_sequence(sequence);
+  });
+  return times;
+}
+
+}  // namespace
+
+void bench_families(Context&) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who stops it sees what there was
+  std::printf("%-28s | us of a layer: ctx 128 x1, ctx %lld x1, ctx 1024 x4 | prompt of %d, us a token and layer\n", "",
+              static_cast<long long>(kContext), kPromptTokens);
+  for (const Kind& kind : kinds()) {
+    try {
+      const double begin = now_seconds();
+      const Times two = times_of(kind, 2), six = times_of(kind, 6);
+      std::printf("%-28s | %7.1f %7.1f %7.1f | %.3f   (%.1f s)\n", kind.name, (six.short_step - two.short_step) / 4,
+                  (six.long_step - two.long_step) / 4, (six.four_steps - two.four_steps) / 4,
+                  (six.prompt - two.prompt) / 4 / kPromptTokens, now_seconds() - begin);
+    } catch (const Error& error) {
+      std::printf("%-28s | %s\n", kind.name, error.what());
+    }
+  }
+}
+
+}  // namespace ft::device_test
