@@ -11,11 +11,17 @@ namespace ft {
 namespace {
 
 constexpr std::array kFamilies = {
-    FamilyDesc{"deepseek_v4", true, make_deepseek_v4},      FamilyDesc{"gemma4", true, make_gemma4},
-    FamilyDesc{"gemma4_text", true, make_gemma4},           FamilyDesc{"gpt_oss", true, make_gpt_oss},
-    FamilyDesc{"qwen3_moe", true, make_qwen3_moe},          FamilyDesc{"qwen3_5_moe", true, make_qwen3_5_moe},
-    FamilyDesc{"qwen3_5_moe_text", true, make_qwen3_5_moe}, FamilyDesc{"qwen4_exp", false, make_qwen4_exp},
+    FamilyDesc{"deepseek_v4", true, make_deepseek_v4},
+    FamilyDesc{"gemma4", true, make_gemma4},
+    FamilyDesc{"gemma4_text", true, make_gemma4},
+    FamilyDesc{"gpt_oss", true, make_gpt_oss},
+    FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
+    FamilyDesc{"qwen3_5_moe", true, make_qwen3_5_moe},
+    FamilyDesc{"qwen3_5_moe_text", true, make_qwen3_5_moe},
+    FamilyDesc{"qwen4_exp", false, make_qwen4_exp},
     FamilyDesc{"qwen4_exp_text", false, make_qwen4_exp},
+    FamilyDesc{"qwen3_8_flash_next", false, make_qwen4_exp},
+    FamilyDesc{"qwen3_8_flash_next_text", false, make_qwen4_exp},
 };
 
 }  // namespace

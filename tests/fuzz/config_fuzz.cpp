@@ -16,7 +16,7 @@ void check_family(const ft::Json& config) {
   const ft::ModelGeometry& geometry = family->geometry();
   const ft::WeightList list = family->declare_weights();
   FT_CHECK(list.expert_layers.size() == geometry.moe_layers.size() && geometry.total_experts() > 0);
-  FT_CHECK(geometry.kv_bytes_per_token() > 0 || !geometry.compressed.empty());
+  FT_CHECK(geometry.kv_bytes_per_token() > 0 || !geometry.compressed.empty() || geometry.state_floats > 0);
   for (const ft::MatrixSpec& spec : list.matrices) {
     ft::format_info(ft::FormatId::kBf16).layout(spec.rows, spec.cols);
   }

@@ -220,6 +220,10 @@ TEST_CASE("what is absent: n-grams, the gate's kind, a factor of rotation, layer
   CHECK(family->width(Slot::kIndexQuery) == 0);
   CHECK(family->width(Slot::kQuery) == 0);
   CHECK(read(R"({"eos_token_id": [7, 3]})").ngrams.hash.separator == 7);
+  for (const char* early :
+       {R"({"model_type": "qwen3_8_flash_next"})", R"({"model_type": "qwen3_8_flash_next_text"})"}) {
+    CHECK(make_family(config_with(early))->geometry().family == "qwen4_exp");
+  }
   CHECK(read(R"({"layer_types": ["qwen_sparse_attention", "linear_attention", "full_attention", "linear_attention"]})")
             .is_attention == std::vector<bool>{true, false, true, false});
 }
