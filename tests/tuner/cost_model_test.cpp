@@ -106,9 +106,12 @@ TEST_CASE("on a GPU promotions use what fetches leave of the link, over the whol
   CHECK(step_us() == doctest::Approx(330 + 3 * 20));
   replay.distribution = {{full_counts(1, 0, 0, 2, 1), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
   CHECK(step_us() == doctest::Approx(330 + 3 * 30));  // beside two experts there is time
-  // With three promotions in each the link has 550 us to do, after the 20 before the first layer.
+  // A layer waits for them at most as long as its base and the dense part take: 100 + 3 x (10 + 90 + 30) + 110.
   replay.distribution = {{full_counts(1, 0, 0, 3, 3), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
-  CHECK(step_us() == doctest::Approx(20 + 550));
+  CHECK(step_us() == doctest::Approx(600));
+  // With four in each, 690, the link has 700 us to do, after the 20 before the first layer.
+  replay.distribution = {{full_counts(1, 0, 0, 4, 4), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
+  CHECK(step_us() == doctest::Approx(20 + 700));
   // They slow the CPU's experts while they run, as fetches do.
   cost[CostTerm::kContentionCompute] = 0.5;
   replay.distribution = {{full_counts(1, 0, 0, 1, 1), 4}};
