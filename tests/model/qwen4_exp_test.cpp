@@ -146,7 +146,7 @@ TEST_CASE("the published configuration of Qwen3.8-Flash-Next") {
                             12, {.ratio = 4, .index_dim = 128, .index_heads = 4, .index_top_k = 512, .blocks = true}));
   CHECK(g.compressed[0].attended(2048) == 2048);
   CHECK(g.compressed[0].attended(1 << 18) == 2048 + 3);
-  const int64_t net = 3 * 10240 + 48 * 128 * 128;
+  const int64_t net = 4 * 10240 + 48 * 128 * 128;
   CHECK(g.state_floats == 36 * net + 9 * 10240 + 16);
   CHECK(family->width(Slot::kResidual) == 10240);
   CHECK(family->width(Slot::kStreamLow) == 320);
@@ -191,7 +191,7 @@ TEST_CASE("the memory of the state: delta nets first, then each n-gram layer's h
   const Recorder recorder = forward(*family);
   CHECK(recorder.calls.substr(0, 15) == "EnNrDwrMwnNrDwr");
   REQUIRE(recorder.adds.size() == 3);
-  const int64_t net = 3 * 128 + 4 * 16 * 16, history = 9 * 256;
+  const int64_t net = 4 * 128 + 4 * 16 * 16, history = 9 * 256;
   for (int64_t i = 0; i < 3; ++i) {
     CHECK(recorder.adds[static_cast<size_t>(i)].state_begin == 3 * net + i * (history + 16));
     CHECK(recorder.embeds[static_cast<size_t>(i)].state_begin == 3 * net + i * (history + 16) + history);

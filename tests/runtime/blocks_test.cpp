@@ -126,9 +126,8 @@ TEST_CASE("the memory plan: state, index and keys of a sequence; tables on disk 
   const EngineConfig config = config_for(model, Strategy::kCpu, 0, 1, 3);
   const Engine engine(model, config, kPlenty);
   const MemoryPlan& plan = engine.memory_plan();
-  const int64_t net =
-      (3 * (2 * 12 + 2 * 20) + 15) / 16 * 16 + 2 * 12 * 32;  // three taps before; columns in blocks of 16
-  const int64_t ngrams = 2 * 3 * 96 + 16;                    // two taps before, 3 apart; last tokens
+  const int64_t net = 4 * (2 * 12 + 2 * 20) + 2 * 12 * 32;  // four taps; columns in blocks of 16
+  const int64_t ngrams = 2 * 3 * 96 + 16;                   // two taps before, 3 apart; last tokens
   CHECK(plan.pool_bytes("recurrent state") == 3 * 4 * (3 * net + 2 * ngrams));
   const int64_t context = config.max_context;
   CHECK(plan.pool_bytes("kv cache") ==
