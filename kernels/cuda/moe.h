@@ -140,7 +140,7 @@ struct PlanArgs {
   std::byte* slots = nullptr;
   int64_t slot_bytes = 0;
   LayerWork work;
-  LinkQueue queue;  // words REQUIRED with promotions or prefetches
+  LinkQueue queue;                       // words REQUIRED with promotions or prefetches
   const NextVictims* victims = nullptr;  // top_k of them, for plans of one token; null or older than the table: unused
   StepCounters* counters = nullptr;
   // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.

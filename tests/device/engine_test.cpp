@@ -214,7 +214,7 @@ void check_probes(Context& context, const std::string& path) {
       for (int layer = 0; layer < layers; ++layer) {
         LayerPlan& plan = plans[static_cast<size_t>(layer)];
         plan.layer = layer;
-        if (tokens * model.family->geometry().expert.top_k >= 4) plan.hits = {{1, 0}, {4, 1}};
+        if (tokens * model.family->geometry().expert.top_k >= 4) plan.hits = {{1, 0}, {0, 1}};
         plan.fetches = {{2, 5}};
         plan.cpu = {3};
         plan.promotions = {{3, 8}};
