@@ -89,7 +89,9 @@ void Report::check(const std::string& group, const std::string& difference) {
   Group& g = group_of(group);
   ++g.checks;
   if (difference.empty()) return;
-  if (g.failures++ == 0) g.first_failure = difference;
+  if (g.failures++ > 0) return;
+  g.first_failure = difference;
+  std::fprintf(stderr, "%s FAILED: %s\n", group.c_str(), difference.c_str());  // also where a later check aborts
 }
 
 void Report::skip(const std::string& group, const std::string& reason) { group_of(group).skipped = reason; }
