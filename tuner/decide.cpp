@@ -341,7 +341,7 @@ class Decider {
     }
     if (entry == nullptr) return;
     for (const Measurement* point : entry->points) {
-      const Interval interval = median_interval(point->values, kConfidence);
+      const Interval interval = positive_median_interval(point->values, kConfidence);
       candidate.measured_tok_s.push_back(median(point->values));
       candidate.measured_low.push_back(std::min(interval.low, candidate.measured_tok_s.back()));
       candidate.measured_high.push_back(std::max(interval.high, candidate.measured_tok_s.back()));

@@ -121,6 +121,17 @@ Interval median_interval(std::span<const double> values, double confidence) {
   return interval_by_rank({values.begin(), values.end()}, confidence);
 }
 
+Interval positive_median_interval(std::span<const double> values, double confidence) {
+  std::vector<double> logs;
+  logs.reserve(values.size());
+  for (const double value : values) {
+    FT_CHECK(value > 0);
+    logs.push_back(std::log(value));
+  }
+  const Interval interval = median_interval(logs, confidence);
+  return {std::exp(interval.low), std::exp(interval.high)};
+}
+
 Interval ratio_interval(std::span<const double> a, std::span<const double> b, double confidence) {
   FT_CHECK(a.size() == b.size());
   std::vector<double> log_ratios(a.size());

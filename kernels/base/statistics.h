@@ -18,6 +18,10 @@ struct Interval {
 // values, below six of them from their spread as if they were normal. Of one value that value: it says nothing.
 Interval median_interval(std::span<const double> values, double confidence);
 
+// The same for values that are all > 0 and vary by factors, such as rates: by their logarithms, so that no bound is
+// below 0, however few they are.
+Interval positive_median_interval(std::span<const double> values, double confidence);
+
 // Of the ratio of paired, interleaved samples (same length, all > 0): of the median of their log ratios.
 Interval ratio_interval(std::span<const double> a, std::span<const double> b, double confidence);
 

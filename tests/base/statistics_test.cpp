@@ -56,6 +56,11 @@ TEST_CASE("the interval of the median is ordered, inside six samples and more, a
         doctest::Approx(2.5 + 3.1824 * 1.092 * std::sqrt(5.0 / 12)).epsilon(1e-4));
   CHECK(ft::median_interval(std::vector<double>{1, 2, 3, 4, 5}, 0.95).high ==
         doctest::Approx(3 + 2.7764 * 1.198 * std::sqrt(0.5)).epsilon(1e-4));
+  // Rates: three that differ by a factor of four have no interval that begins below 0.
+  const ft::Interval rates = ft::positive_median_interval(std::vector<double>{1000, 2000, 4000}, 0.95);
+  CHECK(rates.low == doctest::Approx(2000 * std::exp(-4.3027 * 1.160 * std::log(2.0) / std::sqrt(3.0))).epsilon(1e-4));
+  CHECK(rates.low * rates.high == doctest::Approx(2000.0 * 2000.0).epsilon(1e-9));
+  CHECK(ft::positive_median_interval(std::vector<double>{7}, 0.95).high == doctest::Approx(7));
   CHECK(ft::median_interval(std::vector<double>{4}, 0.95).low == 4);
   CHECK(ft::median_interval(std::vector<double>{1, 2, 3, 4, 5, INFINITY}, 0.95).high > 5);
 }

@@ -240,7 +240,7 @@ Regret regret_of_candidate(std::span<const MeasuredCandidate> measured, size_t b
 double noise_of(std::span<const MeasuredCandidate> measured) {
   std::vector<double> shares;
   for (const MeasuredCandidate& one : measured) {
-    const Interval interval = median_interval(one.tok_s, kConfidence);
+    const Interval interval = positive_median_interval(one.tok_s, kConfidence);
     shares.push_back((interval.high - interval.low) / 2 / median(one.tok_s));
   }
   return median(shares);
@@ -263,7 +263,7 @@ OrderedJson cell_json(const std::string& cell, const Profile& profile, const Poo
   OrderedJson candidates = OrderedJson::array();
   for (const MeasuredCandidate& one : measured) {
     const CandidatePrediction& predicted = pool[one.index];
-    const Interval interval = median_interval(one.tok_s, kConfidence);
+    const Interval interval = positive_median_interval(one.tok_s, kConfidence);
     OrderedJson tok_s = OrderedJson::array(), choice_tok_s = OrderedJson::array();
     for (const double value : one.tok_s) tok_s.push_back(five_digits(value));
     for (const double value : one.choice_tok_s) choice_tok_s.push_back(five_digits(value));
