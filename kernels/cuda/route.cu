@@ -6,7 +6,6 @@
 // before the wait for the kernel before: no step writes them.
 #include <algorithm>
 
-#include "kernels/cuda/choose_token.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/norm_pack.cuh"

@@ -41,7 +41,7 @@ struct VictimSearch {
   const uint64_t* filled_in = nullptr;
   const uint64_t* plan_number = nullptr;
 };
-// In a launch of its own.
+// In a launch of its own: for tests. A step searches beside its experts (ExpertArgs::search).
 void search_victims(const VictimSearch& search, StreamHandle stream);
 
 }  // namespace ft::cuda

@@ -27,7 +27,14 @@ struct RouteShape {
 class RouteRig {
  public:
   RouteRig(const RouteShape& s, int layers, int slots, uint64_t seed)
-      : shape(s), plan({layers, s.experts, slots, s.tokens, s.top_k, s.hidden, s.predicted}) {
+      : shape(s),
+        plan({.layers = layers,
+              .experts = s.experts,
+              .slots = slots,
+              .max_tokens = s.tokens,
+              .top_k = s.top_k,
+              .hidden = s.hidden,
+              .max_predicted = s.predicted}) {
     const FormatInfo& format = format_info(FormatId::kBf16);
     const PackedLayout layout = format.layout(s.experts, s.hidden);
     const int64_t row_words = activation_words(s.hidden);

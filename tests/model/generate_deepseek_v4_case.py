@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
+from golden_case import write_logits
+
 CONFIG = dict(
     model_type="deepseek_v4", vocab_size=160, hidden_size=32, moe_intermediate_size=16, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=24, o_groups=2,
@@ -56,22 +58,6 @@ def published(name):
     return name
 
 
-def greedy(model, prompt, count):
-    ids, rows, cache = list(prompt), [], None
-    fed = torch.tensor([ids])
-    for _ in range(count):
-        out = model(fed, past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        rows.append(out.logits[0, -1].float())
-        ids.append(int(rows[-1].argmax()))
-        fed = torch.tensor([ids[-1:]])
-    return ids[len(prompt):], torch.stack(rows)
-
-
-def relative(got, expected):
-    return float((got.double() - expected.double()).norm() / expected.double().norm())
-
-
 def write_case(case, seed):
     generator = torch.Generator().manual_seed(seed)
     config = DeepseekV4Config(**json.loads(json.dumps({k: v for k, v in CONFIG.items() if k != "model_type"})))
@@ -86,21 +72,10 @@ def write_case(case, seed):
         wide = any(part in name for part in IN_F32) or not value.is_floating_point()
         tensors[published(name)] = (value if wide else value.to(torch.bfloat16)).contiguous().clone()
     prompt = torch.randint(2, CONFIG["vocab_size"], (150,), generator=generator).tolist()
-    ids, decode = greedy(model, prompt, 24)
-    whole = torch.tensor([prompt + ids[:-1]])
-    logits = model(whole).logits[0]
-    rounded = model.to(torch.bfloat16)(whole).logits[0].float()
-    at = [0, 1, 2, 3, 4, 7, 23, 24, 25, 63, 126, 127, 128, 149]
     case.mkdir(parents=True, exist_ok=True)
     (case / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
-    top = decode.topk(2).values
-    (case / "golden.json").write_text(json.dumps({
-        "seed": seed, "transformers": "5.17.0", "prompt": prompt, "prompt_logits_at": at, "greedy": ids,
-        "rel_cached_vs_uncached": relative(decode, logits[len(prompt) - 1:]), "rel_bf16_vs_fp32": relative(rounded, logits),
-        "min_top2_margin": float((top[:, 0] - top[:, 1]).min()), "distinct_greedy": len(set(ids))}) + "\n")
-    save_file({"prompt_logits": logits[at].contiguous(), "decode_logits": decode}, case / "golden.safetensors")
     save_file(tensors, case / "model.safetensors")
-    print(json.loads((case / "golden.json").read_text()) | {"prompt": 0}, "std", float(logits.std()))
+    write_logits(case, model, prompt, [0, 1, 2, 3, 4, 7, 23, 24, 25, 63, 126, 127, 128, 149], seed)
 
 
 if __name__ == "__main__":

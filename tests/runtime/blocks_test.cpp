@@ -28,12 +28,6 @@ std::vector<int32_t> ids_of(int64_t count) {
   return ids;
 }
 
-std::vector<float> step(Engine& engine, int sequence, int32_t id) {
-  const TokenRun run{.sequence = sequence, .position = engine.sequence_length(sequence), .ids = {&id, 1}};
-  const std::span<const float> logits = engine.step({&run, 1});
-  return {logits.begin(), logits.end()};
-}
-
 }  // namespace
 
 TEST_CASE("the best entries: as sorting all of them gives, ties to the lower entry, NaN last, for any thread count") {
@@ -106,7 +100,7 @@ TEST_CASE("a sequence is copied with its index, n-grams and state, into another 
     to = second.open_sequence();
     first.prefill(from, ids_of(length));
     second.copy_sequence(to, first, from);
-    for (const int32_t id : {3, 8, kEnd, 13, 21, 34}) CHECK(step(first, from, id) == step(second, to, id));
+    for (const int32_t id : {3, 8, kEnd, 13, 21, 34}) CHECK(one_step(first, from, id) == one_step(second, to, id));
     first.close_sequence(from);
     second.close_sequence(to);
     second.close_sequence(other);

@@ -149,6 +149,12 @@ Continuation run_greedy(Engine& engine, std::span<const int32_t> prompt, int64_t
   return run_in_chunks(engine, prompt, count, static_cast<size_t>(chunk), true);
 }
 
+std::vector<float> one_step(Engine& engine, int sequence, int32_t id) {
+  const TokenRun run{.sequence = sequence, .position = engine.sequence_length(sequence), .ids = {&id, 1}};
+  const std::span<const float> logits = engine.step({&run, 1});
+  return {logits.begin(), logits.end()};
+}
+
 Continuation run_along(Engine& engine, std::span<const int32_t> prompt, std::span<const int32_t> ids) {
   const int chunk = std::min(engine.config().prefill_chunk, kMaxLogitsRows);
   return run_in_chunks(engine, prompt, static_cast<int64_t>(ids.size()), static_cast<size_t>(chunk), true, ids);

@@ -32,6 +32,9 @@ std::vector<int64_t> read_i64(const std::string& safetensors, const std::string&
 double relative_error(std::span<const float> got, std::span<const float> expected);
 int32_t arg_max(std::span<const float> row);  // ties to the lowest id
 
+// The logits of one decode step of a sequence.
+std::vector<float> one_step(Engine& engine, int sequence, int32_t id);
+
 // One sequence: prefill with all logits (in chunks of the engine's), then `count` greedy decode steps. Closes it.
 struct Continuation {
   std::vector<float> prompt_logits;  // (prompt, vocab)

@@ -19,12 +19,6 @@ std::vector<int32_t> ids_of(int64_t count) {
   return ids;
 }
 
-std::vector<float> step(Engine& engine, int sequence, int32_t id) {
-  const TokenRun run{.sequence = sequence, .position = engine.sequence_length(sequence), .ids = {&id, 1}};
-  const std::span<const float> logits = engine.step({&run, 1});
-  return {logits.begin(), logits.end()};
-}
-
 }  // namespace
 
 TEST_CASE("reference numerics: chunks of a prompt, and decode after it, are within 1e-5 of one pass") {
@@ -62,7 +56,7 @@ TEST_CASE("a sequence is copied with its state, into another place of another en
   to = second.open_sequence();
   first.prefill(from, ids_of(40));
   second.copy_sequence(to, first, from);
-  for (const int32_t id : {3, 5, 8, 13}) CHECK(step(first, from, id) == step(second, to, id));
+  for (const int32_t id : {3, 5, 8, 13}) CHECK(one_step(first, from, id) == one_step(second, to, id));
 }
 
 TEST_CASE("a reopened sequence starts from an empty state, after probes too") {

@@ -102,18 +102,8 @@ class Qwen35Moe final : public Family {
       case Slot::kResidual:
       case Slot::kBlock:
         return config_.geometry.hidden;
-      case Slot::kQuery:
-        return attends ? 2 * config_.heads.query_width() : 0;
-      case Slot::kKey:
-      case Slot::kValue:
-        return attends ? config_.heads.kv_width() : 0;
-      case Slot::kAttention:
-        return std::max(attends ? config_.heads.query_width() : 0, of_net);
-      case Slot::kGate:
-      case Slot::kUp:
-        return config_.shared_intermediate;
       default:
-        return of_net;
+        return block_slot_width(slot, attends, config_.heads, config_.shared_intermediate, of_net);
     }
   }
 

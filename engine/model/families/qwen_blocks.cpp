@@ -82,6 +82,23 @@ void apply_gated_attention(Backend& backend, const GatedAttentionWeights& weight
   end_block(backend, site, weights.out, weights.out_bias);
 }
 
+int64_t block_slot_width(Slot slot, bool attends, const HeadShape& heads, int64_t shared_intermediate, int64_t of_net) {
+  switch (slot) {
+    case Slot::kQuery:
+      return attends ? 2 * heads.query_width() : 0;
+    case Slot::kKey:
+    case Slot::kValue:
+      return attends ? heads.kv_width() : 0;
+    case Slot::kAttention:
+      return std::max(attends ? heads.query_width() : 0, of_net);
+    case Slot::kGate:
+    case Slot::kUp:
+      return shared_intermediate;
+    default:
+      return of_net;
+  }
+}
+
 SharedMoeWeights declare_shared_moe(WeightList& list, const std::string& prefix, const ExpertGeometry& experts,
                                     int64_t shared_intermediate) {
   SharedMoeWeights weights;

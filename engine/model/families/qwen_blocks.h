@@ -40,6 +40,10 @@ GatedAttentionWeights declare_gated_attention(WeightList& list, const std::strin
 void apply_gated_attention(Backend& backend, const GatedAttentionWeights& weights, const HeadShape& heads, int kv_layer,
                            const BlockSite& site, float norm_eps, const BlockIndexSpec& index = {});
 
+// Width of a slot of these layers' blocks: attention with gates (attends: the model has such layers), a shared expert,
+// and delta nets, which take of_net of the slot.
+int64_t block_slot_width(Slot slot, bool attends, const HeadShape& heads, int64_t shared_intermediate, int64_t of_net);
+
 struct SharedMoeWeights {
   MatrixId router;
   SharedExpert shared;
