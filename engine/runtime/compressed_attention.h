@@ -10,8 +10,8 @@
 //
 // Math: Element; Guard, held while a thread works; store(float) -> Element; round_query(x, count);
 //   norm(x, rows, dim, eps) without a weight, in place; norm_entry(x, weight, dim, eps) in place;
-//   rotate(RotatePairsArgs); compress(CompressArgs); round_row(x, dim, rotated) and round_index(x, dim), what a cache of
-//   few bits makes of a row, entry or index vector, in place;
+//   rotate(RotatePairsArgs); compress(CompressArgs);
+//   round_row(x, dim, rotated) and round_index(x, dim), what a cache of few bits makes of a row, entry or index vector;
 //   score(q, weight, heads, dim, keys, count, scores); attend(Attended, worker).
 // Thread rule: one thread calls. No allocation after the constructor.
 #pragma once

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes authors.safetensors beside tests/data/golden/deepseek_v4.published: logits of the recorded prompt and answer with
-the authors' arithmetic, by deepseek_v4_form.py. That form without grids has to give what transformers computed.
+"""Writes authors.safetensors into tests/data/golden/deepseek_v4.published: logits of the recorded prompt and answer
+with the authors' arithmetic, by deepseek_v4_form.py. That form without grids has to give what transformers computed.
 
 Usage: generate_deepseek_v4_authors.py [FOLDER]   (needs NumPy)
 
