@@ -21,6 +21,10 @@ constexpr std::array<std::pair<Numerics, std::string_view>, 2> kNumericsNames = 
     {Numerics::kServe, "serve"},
     {Numerics::kReference, "reference"},
 }};
+constexpr std::array<std::pair<DeepseekArithmetic, std::string_view>, 2> kDeepseekArithmeticNames = {{
+    {DeepseekArithmetic::kAuthors, "authors"},
+    {DeepseekArithmetic::kTransformers, "transformers"},
+}};
 
 template <class Table, class Value>
 std::string_view name_of(const Table& table, Value value) {
@@ -57,5 +61,8 @@ void drop_unusable_look_ahead(EngineConfig& config) {
 }
 
 std::optional<Numerics> numerics_by_name(std::string_view name) { return value_of(kNumericsNames, name); }
+std::optional<DeepseekArithmetic> deepseek_arithmetic_by_name(std::string_view name) {
+  return value_of(kDeepseekArithmeticNames, name);
+}
 
 }  // namespace ft

@@ -34,6 +34,15 @@ enum class Numerics : uint8_t {
 };
 std::optional<Numerics> numerics_by_name(std::string_view name);
 
+// What DeepSeek-V4 does beside its weights.
+enum class DeepseekArithmetic : uint8_t {
+  // Rows and entries of attention on the grid of FP8, index vectors turned by a Hadamard matrix and on the grid of FP4
+  // (kernels/ops/cache_grid.h), as the model was trained. Inputs of products stay bf16 (DESIGN section 3).
+  kAuthors,
+  kTransformers,  // rows, entries and index vectors in bf16
+};
+std::optional<DeepseekArithmetic> deepseek_arithmetic_by_name(std::string_view name);  // "authors", "transformers"
+
 struct WeightSource {
   std::string model_path;  // folder with config.json
   bool synthetic = false;  // geometry from config.json alone
@@ -58,6 +67,8 @@ struct EngineConfig {
   WeightSource weights;
   Device device = Device::kHost;
   Numerics numerics = Numerics::kServe;
+  // Empty: the authors' in serve numerics, that of transformers in reference numerics.
+  std::optional<DeepseekArithmetic> deepseek_arithmetic;
   Strategy strategy = Strategy::kOffload;
   int threads = 1;                      // compute threads, the calling thread included
   int64_t slots = 0;                    // experts over all layers that slots hold; resident: all of them
@@ -77,6 +88,11 @@ struct EngineConfig {
   std::vector<int> pinning;            // OS index per thread; empty: not pinned
   std::optional<std::string> isa_cap;  // isa_name() of the best kernels to use; empty: all that active_isa() allows
 };
+
+constexpr DeepseekArithmetic deepseek_arithmetic_of(const EngineConfig& config) {
+  const bool serves = config.numerics == Numerics::kServe;
+  return config.deepseek_arithmetic.value_or(serves ? DeepseekArithmetic::kAuthors : DeepseekArithmetic::kTransformers);
+}
 
 // Rows of logits that one step can give.
 constexpr int64_t max_logits_rows(const EngineConfig& config) {

@@ -221,6 +221,13 @@ constexpr OptionSpec kEngineOptions[] = {
      .choices = "serve|reference",
      .help = "Arithmetic of --score: as served, or fp32 activations (host only) for comparison with other "
              "implementations."},
+    {.name = "--deepseek-arithmetic",
+     .kind = OptionKind::kChoice,
+     .value_name = "WHOSE",
+     .choices = "authors|transformers",
+     .help = "DeepSeek-V4 with attention's rows on the grid of FP8 and index vectors on that of FP4, as the authors' "
+             "inference has them, or without, as in transformers. Without this option: authors as served, transformers "
+             "with --numerics reference."},
     {.name = "--no-wait",
      .kind = OptionKind::kFlag,
      .help = "Device cuda only: computes the CPU's experts between launches instead of beside them, so that no kernel "

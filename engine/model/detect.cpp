@@ -87,17 +87,18 @@ void Detector::take_nvfp4(const std::string& codes, const std::string& scales, c
   found.global = global_view.bytes;
 }
 
-// One scale for each block of 128 x 128, or for each matrix.
+// One scale for each block of 128 x 128, for each row, or for each matrix.
 void Detector::take_fp8(const std::string& codes, const std::string& scales, int experts, FoundMatrix& found) const {
   check_fp8_block_size(config_);
-  found.format = FormatId::kFp8Block;
-  found.name = codes;
   const TensorView& code_view = *checkpoint_.find(codes);
   const TensorView& scale_view = *checkpoint_.find(scales);
+  const bool of_rows = is_channel_scale(scale_view, experts, found.rows);
+  found.format = of_rows ? FormatId::kFp8Channel : FormatId::kFp8Block;
+  found.name = codes;
   expect(codes, code_view, DType::kF8E4M3, stacked(experts, found.rows, found.cols));
   const bool readable = scale_view.dtype == DType::kBf16 || scale_view.dtype == DType::kF8E8M0;
   const DType scale_dtype = readable ? scale_view.dtype : DType::kF32;
-  if (scale_view.dtype != scale_dtype || scale_view.elements() != std::max(experts, 1)) {
+  if (scale_view.dtype != scale_dtype || (!of_rows && scale_view.elements() != std::max(experts, 1))) {
     expect(scales, scale_view, scale_dtype,
            stacked(experts, ceil_div(found.rows, kFp8Block), ceil_div(found.cols, kFp8Block)));
   }
@@ -160,7 +161,6 @@ bool Detector::try_weight(const std::string& stem, const Endings& endings, int e
     return true;
   }
   if (weight->dtype == DType::kF8E4M3 && scale != nullptr && is_float(scale->dtype)) {
-    if (is_channel_scale(*scale, experts, found.rows)) refuse_format(name, "fp8 with one scale per channel");
     take_fp8(name, stem + std::string(endings.scale), experts, found);
     return true;
   }

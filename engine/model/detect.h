@@ -4,8 +4,9 @@
 // stem.weight BF16                                                      -> bf16
 // stem.weight U8, .weight_scale F8_E4M3, .weight_scale_2 F32            -> nvfp4 (modelopt; weight_scale_2 multiplies)
 // stem.weight_packed U8, .weight_scale F8_E4M3, .weight_global_scale    -> nvfp4 (compressed-tensors; divides)
-// stem.weight F8_E4M3, .weight_scale_inv or .weight_scale F32 or BF16   -> fp8_block; a scale per 128x128 block, or one
-//                                                                          (both multiply)
+// stem.weight F8_E4M3, .weight_scale_inv or .weight_scale F32 or BF16   -> fp8_block; a scale per 128x128 block or one;
+//                                                                          fp8_channel with [rows] or [rows, 1] of them
+//                                                                          (all multiply)
 // stem.weight F8_E4M3, .scale F8_E8M0 per 128x128 block                 -> fp8_block (DeepSeek-V4)
 // stem.weight_packed U8, .weight_scale U8 (e8m0)                        -> mxfp4 (compressed-tensors)
 // stem.weight I8 or U8, .scale F8_E8M0                                  -> mxfp4 (DeepSeek-V4)

@@ -9,7 +9,7 @@ constexpr const char* kSupported =
     "bf16 (BF16 weight); NVFP4 of modelopt (weight, weight_scale, weight_scale_2) or compressed-tensors "
     "(weight_packed, weight_scale, weight_global_scale); MXFP4 of compressed-tensors (weight_packed, weight_scale), "
     "DeepSeek-V4 (weight, scale) or gpt-oss (_blocks, _scales); fp8 with 128x128 blocks (weight, weight_scale_inv or "
-    "weight_scale, or e8m0 scale) or one scale a matrix (weight, weight_scale)";
+    "weight_scale, or e8m0 scale), one scale a row or one a matrix (weight, weight_scale)";
 
 std::string describe(const TensorView& view) {
   return std::string(dtype_name(view.dtype)) + " " + shape_text(view.shape);

@@ -51,7 +51,7 @@ int64_t FoundMatrix::rows_per_scale() const {
 RawMatrix raw_matrix(const FoundMatrix& found, std::vector<float>& scales) {
   FT_CHECK(found.step == 1 && !found.input_major);
   RawMatrix raw{found.format, found.rows, found.cols, found.codes, found.scales, read_global(found)};
-  if (found.format != FormatId::kFp8Block) return raw;
+  if (found.format != FormatId::kFp8Block && found.format != FormatId::kFp8Channel) return raw;
   const bool single = found.rows_per_scale() == 0;
   if (found.scale_dtype == DType::kF32 && !single) return raw;
   TensorView view;

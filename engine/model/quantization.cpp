@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -192,27 +193,30 @@ struct QuantizationRules::State {
   bool ancestors = false, suffixes = false;  // a name in `ignored` also covers what it encloses; or ends with it
 
   void read_modelopt(const ConfigReader& reader) {
-    const bool nvfp4 = reader.text("quant_algo", {"NVFP4", "FP8"}) == "NVFP4";
-    if (nvfp4) reader.integer("group_size", 16, 16, 16);
-    format = expert_format = nvfp4 ? FormatId::kNvfp4 : FormatId::kFp8Block;
+    const std::string algorithm = reader.text("quant_algo", {"NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN"});
+    if (algorithm == "NVFP4") reader.integer("group_size", 16, 16, 16);
+    format = algorithm == "NVFP4" ? FormatId::kNvfp4 : algorithm == "FP8" ? FormatId::kFp8Block : FormatId::kFp8Channel;
+    expert_format = format;
     for (const char* key : {"ignore", "exclude_modules"}) ignored.add_globs(read_list(reader, key), reader, key);
     ancestors = true;
   }
 
-  // Of a group of compressed-tensors: what a matrix of `format` has.
-  void check_weights(const ConfigReader& reader, const Json& weights) const {
-    const bool fp8 = format == FormatId::kFp8Block;
+  // Of a group of compressed-tensors: what a matrix has in the scheme of `packed`. Returns its format.
+  static FormatId group_format(FormatId packed, const ConfigReader& reader, const Json& weights) {
+    const bool fp8 = packed == FormatId::kFp8Block;
     const int bits = fp8 ? 8 : 4;
     reader.integer("num_bits", bits, bits, bits);
     reader.text("type", {"float"}, "float");
     if (!fp8) {
-      const int group_size = format_info(format).group;
+      const int group_size = format_info(packed).group;
       reader.integer("group_size", group_size, group_size, group_size);
-      return;
+      return packed;
     }
-    const std::string strategy = reader.text("strategy", {"tensor", "block"}, "tensor");
+    const std::string strategy = reader.text("strategy", {"tensor", "channel", "block"}, "tensor");
+    if (strategy == "channel") return FormatId::kFp8Channel;
     const char* key = "block_structure";
     if (strategy == "block" && weights.value(key, Json()) != Json::array({128, 128})) reader.refuse(key, "[128, 128]");
+    return packed;
   }
 
   void read_compressed_tensors(const ConfigReader& reader) {
@@ -221,7 +225,7 @@ struct QuantizationRules::State {
     format = FormatId::kFp8Block;
     if (scheme == "nvfp4-pack-quantized") format = FormatId::kNvfp4;
     if (scheme == "mxfp4-pack-quantized") format = FormatId::kMxfp4;
-    expert_format = format;
+    const FormatId packed = expert_format = format;
     ignored.add_regexes(read_list(reader, "ignore"), reader, "ignore");
     const Json* groups = reader.object("config_groups");
     if (groups == nullptr) {
@@ -229,13 +233,18 @@ struct QuantizationRules::State {
       return;
     }
     if (groups->size() > kMaxGroups) reader.refuse("config_groups", "at most " + std::to_string(kMaxGroups));
+    std::optional<FormatId> of_all;
     for (const auto& [name, group] : groups->items()) {
       const ConfigReader group_reader(group, std::string(kPrefix) + "config_groups." + name + ".");
       targets.add_regexes(read_list(group_reader, "targets"), group_reader, "targets");
       if (const Json* weights = group_reader.object("weights")) {
-        check_weights(ConfigReader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights."), *weights);
+        const ConfigReader weights_reader(*weights, std::string(kPrefix) + "config_groups." + name + ".weights.");
+        const FormatId own = group_format(packed, weights_reader, *weights);
+        if (of_all.value_or(own) != own) weights_reader.refuse("strategy", "what the groups before it have");
+        of_all = own;
       }
     }
+    format = expert_format = of_all.value_or(packed);
   }
 
   void read_fp8(const ConfigReader& reader, const Json& config) {

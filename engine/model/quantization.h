@@ -1,11 +1,11 @@
 // What config.json's quantization_config says: the block size of fp8 scales, and, for synthetic weights, which format
 // each matrix would have. For real weights the tensors decide (detect.h), never this.
 //
-// Understood: modelopt NVFP4 and FP8 (ignore / exclude_modules: globs), compressed-tensors nvfp4-pack-quantized,
-// mxfp4-pack-quantized and float-quantized with one scale or 128x128 blocks (ignore and targets: names or "re:"
-// patterns), fp8 with 128x128 blocks (modules_to_not_convert /
-// ignored_layers: names), mxfp4 (routed experts only; modules_to_not_convert: globs). With any of them, or none,
-// expert_dtype "fp4", as DeepSeek-V4 has it, makes the routed experts MXFP4.
+// Understood: modelopt NVFP4, FP8 and FP8_PER_CHANNEL_PER_TOKEN (ignore / exclude_modules: globs), compressed-tensors
+// nvfp4-pack-quantized, mxfp4-pack-quantized and float-quantized with one scale, one a row or 128x128 blocks (ignore
+// and targets: names or "re:" patterns), fp8 with 128x128 blocks (modules_to_not_convert / ignored_layers: names),
+// mxfp4 (routed experts only; modules_to_not_convert: globs). With any of them, or none, expert_dtype "fp4", as
+// DeepSeek-V4 has it, makes the routed experts MXFP4.
 #pragma once
 
 #include <cstddef>

@@ -89,6 +89,9 @@ void apply_overrides(const ParsedOptions& options, EngineConfig& config) {
     throw Error(ErrorKind::kUsage, {"--numerics reference needs the host device, the profile is of cuda", "", "",
                                     "give a profile that was tuned with --device host"});
   }
+  if (options.has("--deepseek-arithmetic")) {
+    config.deepseek_arithmetic = deepseek_arithmetic_by_name(options.text("--deepseek-arithmetic"));
+  }
   config.no_wait = options.flag("--no-wait");
   if (config.no_wait && config.device == Device::kHost) {
     throw Error(ErrorKind::kUsage, {"--no-wait has an effect only on cuda, the profile is of the host device", "", "",
@@ -123,6 +126,10 @@ Accepted accept_profile(const ParsedOptions& options) {
   const ServedModel model = inspect_model(config.weights);
   accepted.family = model.family;
   accepted.formats = model.formats;
+  if (options.has("--deepseek-arithmetic") && model.family->geometry().family != "deepseek_v4") {
+    throw Error(ErrorKind::kUsage, {"--deepseek-arithmetic has an effect only with deepseek_v4",
+                                    model.family->geometry().family, "deepseek_v4", "leave --deepseek-arithmetic out"});
+  }
   const ServedHost host = inspect_host(config, start_served_device(config));
   accepted.cpus = host.cpus;
   accepted.memory = host.memory;

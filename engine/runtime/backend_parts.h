@@ -26,6 +26,7 @@ struct BackendParts {
   int sequences = 0;
   int64_t max_context = 0;
   int64_t logits_rows = 0;  // of one step, at most
+  DeepseekArithmetic deepseek_arithmetic = DeepseekArithmetic::kAuthors;
 };
 
 class StepBackend : public Backend {

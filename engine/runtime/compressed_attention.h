@@ -11,6 +11,7 @@
 // Math: Element; Guard, held while a thread works; store(float) -> Element; round_query(x, count);
 //   norm(x, rows, dim, eps) without a weight, in place; norm_entry(x, weight, dim, eps) in place;
 //   rotate(RotatePairsArgs); compress(CompressArgs);
+//   round_row(x, dim, rotated) and round_index(x, dim), what a cache of few bits makes of a row, entry or index vector;
 //   score(q, weight, heads, dim, keys, count, scores); attend(Attended, worker).
 // Thread rule: one thread calls. No allocation after the constructor.
 #pragma once
@@ -164,6 +165,7 @@ class CompressedAttention {
     const int64_t dim = layer_->index_dim;
     float* q = (*buffers_)[Slot::kIndexQuery].row(token) + first * dim;
     rotate(q, last - first, dim, position(token), false);
+    for (int64_t h = 0; h < last - first; ++h) math_.round_index(q + h * dim, dim);
     math_.round_query(q, (last - first) * dim);
     float* weight = (*buffers_)[Slot::kIndexWeight].row(token);
     const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim * layer_->index_heads)));
@@ -172,6 +174,7 @@ class CompressedAttention {
   void prepare_row(int64_t token) {
     float* x = (*buffers_)[Slot::kKey].row(token);
     rotate(x, 1, layer_->head_dim, position(token), false);
+    math_.round_row(x, layer_->head_dim, 2 * rope_->half);
     for (int64_t i = 0; i < layer_->head_dim; ++i) fresh_.row(token)[i] = math_.store(x[i]);
   }
 
@@ -223,6 +226,7 @@ class CompressedAttention {
     math_.compress({value, logit, biases, slots, dim, x});
     math_.norm_entry(x, parts_.weights[index ? spec_->index_norm : spec_->entry_norm].data(), dim, spec_->norm_eps);
     rotate(x, 1, dim, entry * ratio, false);
+    index ? math_.round_index(x, dim) : math_.round_row(x, dim, 2 * rope_->half);
     Element* to =
         index ? cache_.index_entry(spec_->layer, run.sequence, entry) : cache_.entry(spec_->layer, run.sequence, entry);
     for (int64_t i = 0; i < dim; ++i) to[i] = math_.store(x[i]);

@@ -66,8 +66,15 @@ Engine::State::State(LoadedModel loaded, const EngineConfig& asked, const Memory
   std::vector<int> cpus = config.pinning;
   if (!cpus.empty()) cpus = make_numa_plan(detect_topology(), config.pinning, config.threads).pinning;
   pool = std::make_unique<WorkerPool>(WorkerPoolOptions{.threads = config.threads, .cpus = cpus});
-  const BackendParts parts{*model.family,      *model.weights,         *pool, hooks, max_tokens, config.max_batch,
-                           config.max_context, max_logits_rows(config)};
+  const BackendParts parts{*model.family,
+                           *model.weights,
+                           *pool,
+                           hooks,
+                           max_tokens,
+                           config.max_batch,
+                           config.max_context,
+                           max_logits_rows(config),
+                           deepseek_arithmetic_of(config)};
   if (config.numerics == Numerics::kReference) {
     reference = std::make_unique<ReferenceBackend>(parts);
     backend = reference.get();

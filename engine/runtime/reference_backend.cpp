@@ -26,7 +26,7 @@ ReferenceCompressedMath compressed_math(const BackendParts& parts) {
     attended = std::max(attended, layer.attended(parts.max_context));
   }
   if (attended == 0) return {};
-  return {parts.pool.threads(), attended, parts.family.geometry().max_head_dim()};
+  return {parts.pool.threads(), attended, parts.family.geometry().max_head_dim(), parts.deepseek_arithmetic};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The arithmetic of attention to compressed entries in reference numerics: sums in double, std::exp, nothing rounded.
+// The arithmetic of attention to compressed entries in reference numerics: sums in double, std::exp, nothing rounded
+// but for what the authors' arithmetic puts on a grid.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 
 #include "engine/runtime/compressed_attention.h"
 #include "engine/runtime/reference_math.h"
+#include "kernels/ops/cache_grid.h"
 
 namespace ft {
 
@@ -18,11 +20,19 @@ class ReferenceCompressedMath {
 
   ReferenceCompressedMath() = default;
   // attended: rows of one token, at most.
-  ReferenceCompressedMath(int threads, int64_t attended, int64_t widest_dim)
-      : sums_(threads, attended + widest_dim), attended_(attended) {}
+  ReferenceCompressedMath(int threads, int64_t attended, int64_t widest_dim, DeepseekArithmetic arithmetic)
+      : sums_(threads, attended + widest_dim),
+        attended_(attended),
+        authors_(arithmetic == DeepseekArithmetic::kAuthors) {}
 
   static float store(float x) { return x; }
   static void round_query(float*, int64_t) {}
+  void round_row(float* x, int64_t dim, int64_t rotated) const {
+    if (authors_) round_cached_row(x, dim, rotated);
+  }
+  void round_index(float* x, int64_t dim) const {
+    if (authors_) round_index_vector(x, dim);
+  }
   static void norm(float* x, int64_t rows, int64_t dim, float eps) {
     for (int64_t row = 0; row < rows; ++row, x += dim) reference_math::rmsnorm_row(x, nullptr, eps, dim, x);
   }
@@ -88,6 +98,7 @@ class ReferenceCompressedMath {
  private:
   RowBuffer<double> sums_;  // (threads) weights of a token's rows, then a head's output
   int64_t attended_ = 0;
+  bool authors_ = false;
 };
 
 }  // namespace ft

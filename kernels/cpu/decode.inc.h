@@ -171,11 +171,9 @@ struct Decode<FormatId::kMxfp4> {
   }
 };
 
-template <>
-struct Decode<FormatId::kFp8Block> {
+struct DecodeFp8 {
   static constexpr int kWords = 4;
   static constexpr int kPairs = 2;
-  static constexpr int kScaleBytesPerBlock = 8;
   struct Tables {
     E4m3 code = E4m3::load();
   };
@@ -184,6 +182,12 @@ struct Decode<FormatId::kFp8Block> {
   static inline Pairs pair(const Tables& tables, const Words& words) {
     return make_pairs(tables.code.pair<q>(words.load()));
   }
+};
+
+template <>
+struct Decode<FormatId::kFp8Block> : DecodeFp8 {
+  static constexpr int kScaleBytesPerBlock = 8;
+
   static inline void scales(const Tables&, const std::byte* scales_of_block, F32x16 (&out)[kRowsPerTile]) {
     const float* pair_of_scales = reinterpret_cast<const float*>(scales_of_block);
     for (F32x16& scale : out) scale = broadcast_halves(pair_of_scales[0], pair_of_scales[1]);
@@ -192,6 +196,21 @@ struct Decode<FormatId::kFp8Block> {
     const float* present = reinterpret_cast<const float*>(scales_of_block);  // one scale for 8 lanes or less
     const float second = lanes > 8 ? present[1] : 0.0f;
     for (F32x16& scale : out) scale = first_lanes(broadcast_halves(present[0], second), lanes);
+  }
+};
+
+template <>
+struct Decode<FormatId::kFp8Channel> : DecodeFp8 {
+  static constexpr int kScaleBytesPerBlock = 0;  // the tile's four are those of every block
+
+  static inline void scales(const Tables&, const std::byte* scales_of_tile, F32x16 (&out)[kRowsPerTile]) {
+    const float* of_row = reinterpret_cast<const float*>(scales_of_tile);
+    for (int r = 0; r < kRowsPerTile; ++r) out[r] = broadcast(of_row[r]);
+  }
+  static inline void scales(const Tables& tables, const std::byte* scales_of_tile, int lanes,
+                            F32x16 (&out)[kRowsPerTile]) {
+    scales(tables, scales_of_tile, out);
+    for (F32x16& scale : out) scale = first_lanes(scale, lanes);
   }
 };
 

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     load_row(x, args.key + token * args.key_stride, layer.head_dim, lane);
     rotate_pairs(x, layer.head_dim, rotation, false, lane, kWarp);
     __syncwarp();
+    if (args.on_grids) round_cached_row_by_warp(x, layer.head_dim, 2 * args.half, lane);
     for (int i = lane; i < layer.head_dim; i += kWarp) {
       args.fresh[token * layer.head_dim + i].bits = static_cast<uint16_t>(bf16_bits(x[i]));
     }
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   if (query) norm_and_rotate(x, {dim, 0, args.norm_eps, nullptr, nullptr}, true, nullptr, lane);
   rotate_pairs(x, dim, rotation, false, lane, kWarp);
   __syncwarp();
+  if (args.on_grids && !query) round_index_vector_by_warp(x, dim, args.hadamard_scale, lane);
   for (int i = lane; i < dim; i += kWarp) q[i] = low_bf16(bf16_bits(x[i]));
   if (query || lane != 0) return;
   float& weight = args.index_weight.data[token * args.index_weight.stride + head];
@@ -83,6 +85,13 @@ __global__ void __launch_bounds__(kThreads) close_kernel(const __grid_constant__
   __syncthreads();
   rotate_pairs(x, dim, rotation_at(args, static_cast<int64_t>(entry) * layer.ratio), false, thread, kThreads);
   __syncthreads();
+  if (args.on_grids) {
+    if (thread < kWarp) {
+      index ? round_index_vector_by_warp(x, dim, args.hadamard_scale, thread)
+            : round_cached_row_by_warp(x, dim, 2 * args.half, thread);
+    }
+    __syncthreads();
+  }
   bf16* to = index ? index_entry(layer, run.sequence, entry) : entry_row(layer, run.sequence, entry);
   for (int i = thread; i < dim; i += kThreads) to[i].bits = static_cast<uint16_t>(bf16_bits(x[i]));
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/norm_pack.cuh"
+#include "kernels/ops/cache_grid.h"
 
 namespace ft::cuda {
 
@@ -67,6 +68,52 @@ __device__ __forceinline__ void rotate_pairs(float* row, int dim, const PairRota
     x[2 * j] = f32::sub(f32::mul(a, cos), f32::mul(b, sin));
     x[2 * j + 1] = f32::add(f32::mul(b, cos), f32::mul(a, sin));
   }
+}
+
+// ---- grids of kernels/ops/cache_grid.h, by one warp; x in memory that all its lanes see
+
+// The first `count` values to bf16; the warp sees them.
+__device__ __forceinline__ void round_values(float* x, int count, int lane) {
+  for (int i = lane; i < count; i += kWarp) x[i] = low_bf16(bf16_bits(x[i]));
+  __syncwarp();
+}
+__device__ __forceinline__ void round_groups(const CacheGrid& grid, float* x, int count, int lane) {
+  for (int first = 0; first < count; first += grid.group) {
+    const int end = min(first + grid.group, count);
+    float amax = 0.0f;
+    for (int i = first + lane; i < end; i += kWarp) {
+      const float size = x[i] < 0 ? -x[i] : x[i];
+      amax = size > amax ? size : amax;
+    }
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      const float other = __shfl_xor_sync(kFullWarp, amax, step);
+      amax = other > amax ? other : amax;
+    }
+    const float scale = grid_scale(grid, amax);
+    for (int i = first + lane; i < end; i += kWarp) x[i] = on_grid(grid, x[i], scale);
+  }
+  __syncwarp();
+}
+__device__ __forceinline__ void round_cached_row_by_warp(float* x, int dim, int rotated, int lane) {
+  round_values(x, dim - rotated, lane);
+  round_groups(fp8_grid(), x, dim - rotated, lane);
+}
+__device__ __forceinline__ void round_index_vector_by_warp(float* x, int dim, float scale, int lane) {
+  if (!rounds_index(dim)) return;
+  round_values(x, dim, lane);
+  for (int h = 1; h < dim; h *= 2) {
+    for (int pair = lane; pair < dim / 2; pair += kWarp) {
+      const int i = pair / h * 2 * h + pair % h;
+      const float a = x[i], b = x[i + h];
+      x[i] = f32::add(a, b);
+      x[i + h] = f32::sub(a, b);
+    }
+    __syncwarp();
+  }
+  for (int i = lane; i < dim; i += kWarp) x[i] = low_bf16(bf16_bits(f32::mul(x[i], scale)));
+  __syncwarp();
+  round_groups(fp4_grid(), x, dim, lane);
 }
 
 // ---- entries

@@ -54,7 +54,9 @@ struct CompressedArgs {
   const float* cos = nullptr;  // (positions, half)
   const float* sin = nullptr;
   int half = 0;
-  float* q = nullptr;  // (tokens, q_stride)
+  bool on_grids = false;     // rows, entries and index vectors as kernels/ops/cache_grid.h rounds them
+  float hadamard_scale = 0;  // of index_dim
+  float* q = nullptr;        // (tokens, q_stride)
   int64_t q_stride = 0;
   float* key = nullptr;  // (tokens, key_stride)
   int64_t key_stride = 0;

@@ -6,7 +6,10 @@
 //   kShift            word<true>() leaves out a factor of 2^kShift, which the caller puts into the activations instead
 //   word<kScaled>(w, out)  weights of a word: out[2i] and out[2i + 1] are the even and the odd one of its pair i
 //   kHasScales        false: every scale is 1
-//   scale_offset(block, lane)  bytes from a tile's first scale to the word with those of a lane that is present
+//   kRowScales        a row has one scale for all blocks, fp32: word r of a tile's scales is row r's. Then there are no
+//                     scales() and half_scales()
+//   scale_offset(block, lane)  bytes from a tile's first scale to the word with those of a lane that is present, or,
+//                     with kRowScales, to row `lane`'s
 //   scales(word, out) those of the four rows of the tile
 //   half_scales(word, half, out)  those of the rows half and half + 2
 #pragma once
@@ -14,6 +17,7 @@
 #include "kernels/cuda/math.cuh"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_block.h"
+#include "kernels/formats/fp8_channel.h"
 #include "kernels/formats/mxfp4.h"
 #include "kernels/formats/nvfp4.h"
 
@@ -148,7 +152,7 @@ struct Decode;
 template <>
 struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::bf16::kInfo.words_per_lane> {
   static constexpr int kShift = 0;
-  static constexpr bool kHasScales = false;
+  static constexpr bool kHasScales = false, kRowScales = false;
   template <bool kScaled>
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[2]) {
     out[0] = low_bf16(word);
@@ -166,7 +170,7 @@ struct Decode<FormatId::kBf16> : LaneShape<formats::bf16::kInfo.group, formats::
 template <class Shape>
 struct DecodeFp4 : Shape {
   static constexpr int kShift = kE2m1Shift;
-  static constexpr bool kHasScales = true;
+  static constexpr bool kHasScales = true, kRowScales = false;
   template <bool kScaled>
   static __device__ __forceinline__ void word(uint32_t word, float (&out)[8]) {
     decode_e2m1_word<kScaled>(word, out);
@@ -214,9 +218,7 @@ struct Decode<FormatId::kMxfp4>
   }
 };
 
-template <>
-struct Decode<FormatId::kFp8Block>
-    : LaneShape<formats::fp8_block::kInfo.group, formats::fp8_block::kInfo.words_per_lane> {
+struct DecodeFp8 : LaneShape<formats::fp8::kGroup, formats::fp8::kWordsPerLane> {
   static constexpr int kShift = 0;
   static constexpr bool kHasScales = true;
   template <bool kScaled>
@@ -225,6 +227,11 @@ struct Decode<FormatId::kFp8Block>
     decode_e4m3_word(word, of_byte);  // pair p: its even code in byte p, its odd one in byte p + 2
     out[0] = of_byte[0], out[1] = of_byte[2], out[2] = of_byte[1], out[3] = of_byte[3];
   }
+};
+
+template <>
+struct Decode<FormatId::kFp8Block> : DecodeFp8 {
+  static constexpr bool kRowScales = false;
   static __device__ __forceinline__ int scale_offset(int block, int lane) {
     constexpr int kLanesPerScale = formats::fp8_block::kLanesPerScale;
     return (block * (kLanes / kLanesPerScale) + lane / kLanesPerScale) * 4;
@@ -237,5 +244,20 @@ struct Decode<FormatId::kFp8Block>
     out[0] = out[1] = __uint_as_float(word);
   }
 };
+
+template <>
+struct Decode<FormatId::kFp8Channel> : DecodeFp8 {
+  static constexpr bool kRowScales = true;
+  static __device__ __forceinline__ int scale_offset(int, int row) { return row * formats::fp8::kBytesPerScale; }
+};
+
+// Words of scales that a block of k has in shared memory, and whether lane `lane` of a block of `lanes` brings one.
+template <FormatId kFormat>
+inline constexpr int kScaleWords =
+    !Decode<kFormat>::kHasScales ? 0 : (Decode<kFormat>::kRowScales ? kRowsPerTile : kLanes);
+template <FormatId kFormat>
+__device__ __forceinline__ bool brings_scale(int lane, int lanes) {
+  return lane < (Decode<kFormat>::kRowScales ? kRowsPerTile : lanes);
+}
 
 }  // namespace ft::cuda

@@ -13,18 +13,42 @@
 
 namespace ft::cuda {
 
+// Words that hold the scales of a thread's two rows: one of its lane, or one of each row.
 template <FormatId kFormat>
-__device__ __forceinline__ uint32_t load_scale_word(const Tile& tile, int block, int lane) {
-  if constexpr (!Decode<kFormat>::kHasScales) return 0;
-  return load_weight_word(reinterpret_cast<const uint32_t*>(tile.scales + Decode<kFormat>::scale_offset(block, lane)));
-}
+struct ScaleOfLane {
+  static constexpr int kWords = Decode<kFormat>::kRowScales ? kRowsPerHalf : 1;
+  uint32_t word[kWords];
+
+  __device__ __forceinline__ void load(const Tile& tile, int block, const Place& place, bool present) {
+#pragma unroll
+    for (int j = 0; j < kWords; ++j) {
+      const int offset = Decode<kFormat>::scale_offset(block, kWords == 1 ? place.lane : place.row(j));
+      word[j] = 0u;
+      if constexpr (Decode<kFormat>::kHasScales) {
+        if (present) word[j] = load_weight_word(reinterpret_cast<const uint32_t*>(tile.scales + offset));
+      }
+    }
+  }
+  // Of row place.row(j).
+  __device__ __forceinline__ void decode(const Place& place, float (&out)[kRowsPerHalf]) const {
+    if constexpr (Decode<kFormat>::kRowScales) {
+#pragma unroll
+      for (int j = 0; j < kRowsPerHalf; ++j) out[j] = __uint_as_float(word[j]);
+    } else {
+      float scales[kRowsPerTile];
+      Decode<kFormat>::scales(word[0], scales);
+#pragma unroll
+      for (int j = 0; j < kRowsPerHalf; ++j) out[j] = place.half == 0 ? scales[2 * j] : scales[2 * j + 1];
+    }
+  }
+};
 
 // What a thread needs of one block of kMatrices matrices of equal shape.
 template <FormatId kFormat, int kMatrices>
 struct BlockWords {
   static constexpr int kWords = Decode<kFormat>::kWords;
   uint32_t code[kMatrices][kRowsPerHalf][kWords];
-  uint32_t scale[kMatrices];
+  ScaleOfLane<kFormat> scale[kMatrices];
 
   __device__ __forceinline__ void load_full(const Tile (&tiles)[kMatrices], int block, const Place& place) {
 #pragma unroll
@@ -38,7 +62,7 @@ struct BlockWords {
           code[m][j][h] = load_weight_word(words + (h * kRowsPerTile + 2 * j) * kLanes);
         }
       }
-      scale[m] = load_scale_word<kFormat>(tiles[m], block, place.lane);
+      scale[m].load(tiles[m], block, place, true);
     }
   }
 
@@ -56,7 +80,7 @@ struct BlockWords {
           code[m][j][h] = present ? load_weight_word(words + (h * kRowsPerTile + place.row(j)) * lanes) : 0u;
         }
       }
-      scale[m] = present ? load_scale_word<kFormat>(tiles[m], block, place.lane) : 0u;
+      scale[m].load(tiles[m], block, place, present);
     }
   }
 };
@@ -112,11 +136,11 @@ __device__ __forceinline__ void fold_block(const BlockWords<kFormat, kMatrices>&
   block_products<kFormat, kMatrices, kTokens>(words, block, present, place, x, p);
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) {
-    float scales[kRowsPerTile];
-    Decode<kFormat>::scales(words.scale[m], scales);
+    float scales[kRowsPerHalf];
+    words.scale[m].decode(place, scales);
 #pragma unroll
     for (int j = 0; j < kRowsPerHalf; ++j) {
-      const float scale = present ? (place.half == 0 ? scales[2 * j] : scales[2 * j + 1]) : 0.0f;
+      const float scale = present ? scales[j] : 0.0f;
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) fold(m, j, t, p[m][j][t], scale);
     }

@@ -20,11 +20,11 @@ inline constexpr int kPair = 2;  // tiles that a warp takes together
 inline constexpr int kPairSums = kPair * kRowsPerHalf;
 
 // A pair's `blocks` blocks of k in shared memory: codes of the first tile, of the second, then scales, a word for each
-// lane. Where its codes were, a block's sums P and scales go: [sum][thread] each.
+// lane or, with kRowScales, row. Where its codes were, a block's sums P and scales go: [sum][thread] each.
 template <FormatId kFormat>
 struct PairShape {
   static constexpr int kCodeBytes = Decode<kFormat>::kWords * kRowsPerTile * kLanes * 4;  // of a whole block of a tile
-  static constexpr int kScaleBytes = Decode<kFormat>::kHasScales ? kLanes * 4 : 0;
+  static constexpr int kScaleBytes = kScaleWords<kFormat> * 4;
   static_assert(kCodeBytes >= kPairSums * kWarp * 4);
   int blocks = 0;
   __host__ __device__ __forceinline__ int bytes() const { return blocks * kPair * (kCodeBytes + kScaleBytes); }
@@ -151,12 +151,18 @@ __device__ __forceinline__ void multiply_pair(const std::byte* pair, PairShape<k
   }
 #pragma unroll
   for (int m = 0; m < kPair; ++m) {
-    uint32_t word = 0;
-    if constexpr (Format::kHasScales) {
-      if (present) word = reinterpret_cast<const uint32_t*>(pair + shape.scales_at(m, block))[place.lane];
-    }
     float both[kRowsPerHalf];
-    Format::half_scales(word, place.half, both);
+    const std::byte* words = pair + shape.scales_at(m, block);
+    if constexpr (Format::kRowScales) {
+#pragma unroll
+      for (int j = 0; j < kRowsPerHalf; ++j) both[j] = reinterpret_cast<const float*>(words)[place.row(j)];
+    } else {
+      uint32_t word = 0;
+      if constexpr (Format::kHasScales) {
+        if (present) word = reinterpret_cast<const uint32_t*>(words)[place.lane];
+      }
+      Format::half_scales(word, place.half, both);
+    }
 #pragma unroll
     for (int j = 0; j < kRowsPerHalf; ++j) scales[m * kRowsPerHalf + j] = present ? both[j] : 0.0f;
   }

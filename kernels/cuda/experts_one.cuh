@@ -44,12 +44,13 @@ inline constexpr int kOneItemsAt = kMostOneItems * 8;
 inline constexpr int kOneRowsAt = kOneItemsAt + kMostOneItems * static_cast<int>(sizeof(OneItem));
 inline constexpr int kOnePairsAt = (kOneRowsAt + kMostOneItems * kPairRows * 4 + 127) / 128 * 128;
 
-// Scale words of a lane for block `block` of a pair: half 0 brings those of the first tile, half 1 the second's.
+// Scale words of block `block` of a pair, which has `lanes` lanes: half 0 brings those of the first tile, half 1 the
+// second's.
 template <FormatId kFormat>
 __device__ __forceinline__ void ask_for_scales(uint32_t pair, PairShape<kFormat> shape, const std::byte* own_scales,
-                                               int block, bool present, const Place& place) {
+                                               int block, int lanes, const Place& place) {
   if constexpr (Decode<kFormat>::kHasScales) {
-    if (present) {
+    if (brings_scale<kFormat>(place.lane, lanes)) {
       copy_async<4>(pair + shape.scales_at(place.half, block) + place.lane * 4,
                     own_scales + Decode<kFormat>::scale_offset(block, place.lane));
     }
@@ -81,7 +82,7 @@ __device__ __forceinline__ void ask_for_down(const OneWork& work, const OneItem*
     const int i = t / work.shape.blocks, block = t % work.shape.blocks;
     if (items[i].pair < 0) continue;
     ask_for_scales<kFormat>(address + kOnePairsAt + i * pair_shape.bytes(), pair_shape, items[i].blob + own_scales,
-                            block, place.lane < work.shape.lanes_of(block), place);
+                            block, work.shape.lanes_of(block), place);
   }
   commit_copies();
 }

@@ -6,8 +6,9 @@
 // uses.
 //
 // A product: codes decode to bf16 (with their scale where that is exact: nvfp4 and mxfp4), mma.sync m16n8k16 bf16 with
-// fp32 sums in order of k tiles; fp8_block scales its fp32 sum of each 128 k and adds those in order. The matrix'
-// global last. Pointers are device pointers; launches are asynchronous and throw Error(kFailed) when refused.
+// fp32 sums in order of k tiles; fp8_block scales its fp32 sum of each 128 k and adds those in order,
+// fp8_channel a row's whole sum. The matrix' global last. Pointers are device pointers; launches are asynchronous and
+// throw Error(kFailed) when refused.
 #pragma once
 
 #include <cstdint>

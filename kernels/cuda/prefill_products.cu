@@ -108,6 +108,14 @@ __device__ __forceinline__ float glu_approximate(const Glu& how, float g, float 
   return f32::mul(__fdividef(g, 1.0f + exp2_approximate(-kLog2 * s)), u);
 }
 
+// What the sums of row `row` are multiplied by before the matrix' global.
+template <class Product>
+__device__ __forceinline__ float unit_of_row(const ProductWork& work, const std::byte* matrix, int64_t row) {
+  if constexpr (!Product::Weights::kRowScales) return Product::Weights::kUnit;
+  if (row >= work.shape.rows) return 0.0f;
+  return __ldg(reinterpret_cast<const float*>(matrix + work.shape.scales_offset) + row);
+}
+
 // Of row `row` of the part that begins `part` rows after the first; 0 where there is none.
 __device__ __forceinline__ float expert_bias(const ProductWork& work, const std::byte* blob, int64_t part,
                                              int64_t row) {
@@ -121,7 +129,6 @@ __device__ __forceinline__ void store_activated(const Product& product, const Pr
                                                 int64_t first_row, const TileRows& rows, uint32_t* staged,
                                                 const typename Product::Sums& sums) {
   const float4 trailer = *reinterpret_cast<const float4*>(blob + work.trailer_offset);
-  constexpr float kUnit = Product::Weights::kUnit;
 #pragma unroll
   for (int m = 0; m < Product::kM; ++m) {
 #pragma unroll
@@ -134,8 +141,10 @@ __device__ __forceinline__ void store_activated(const Product& product, const Pr
         float a[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float g = f32::mul(f32::mul(sums[m][n][2 * h + i], kUnit), trailer.x);
-          const float u = f32::mul(f32::mul(sums[m][n + 1][2 * h + i], kUnit), trailer.y);
+          const float gate_unit = unit_of_row<Product>(work, blob, first_row + row + i);
+          const float up_unit = unit_of_row<Product>(work, blob + work.up_offset, first_row + row + i);
+          const float g = f32::mul(f32::mul(sums[m][n][2 * h + i], gate_unit), trailer.x);
+          const float u = f32::mul(f32::mul(sums[m][n + 1][2 * h + i], up_unit), trailer.y);
           if constexpr (kKind == Kind::kPlainGateUp) {
             a[i] = f32::mul(silu_approximate(g), u);
           } else {
@@ -162,6 +171,7 @@ template <Kind kKind, class Product>
 __device__ __forceinline__ void store_rows(const Product& product, const ProductWork& work, const std::byte* blob,
                                            int64_t first_row, const TileRows& rows,
                                            const typename Product::Sums& sums) {
+  const std::byte* matrix = is_down(kKind) ? blob + work.down_offset : blob;
   const float global = is_down(kKind) ? reinterpret_cast<const float4*>(blob + work.trailer_offset)->z : work.global;
   const bool pairs =
       work.out_stride % 2 == 0 && work.shape.rows % 2 == 0 && reinterpret_cast<uintptr_t>(work.out) % 8 == 0;
@@ -178,7 +188,7 @@ __device__ __forceinline__ void store_rows(const Product& product, const Product
         float value[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          value[i] = f32::mul(f32::mul(sums[m][n][2 * h + i], Product::Weights::kUnit), global);
+          value[i] = f32::mul(f32::mul(sums[m][n][2 * h + i], unit_of_row<Product>(work, matrix, row + i)), global);
           if (kKind == Kind::kDown) value[i] = f32::add(value[i], expert_bias(work, blob, 0, row + i));
           if (kKind == Kind::kLinear && row + i < work.shape.rows) {
             if (work.bias != nullptr) value[i] = f32::add(value[i], work.bias[row + i]);

@@ -2,7 +2,7 @@
 //
 // Activations come by cp.async into three buffers, two tiles ahead; weights by their Loader (weight_tile.cuh): copied
 // the same way, or loaded to registers one tile ahead and decoded into one of two buffers beside the products of the
-// tile before. A group of four warps has 128 x 128 sums, or 64 x 128 where it keeps two sets (fp8_block). Products are
+// tile before. A group of four warps has 128 x 128 sums, or 64 x 128 where it may keep two sets (fp8). Products are
 // wgmma on sm_90a, which read shared memory while the warps decode, and mma.sync of the same sums elsewhere. A row's
 // sums are made of that row and the weights alone, in the order of k; a half of the rows that is empty is left out.
 #pragma once
@@ -27,13 +27,13 @@ struct ProductTile {
   using Weights = Loader<kFormat, kMatrices>;
   static constexpr int kThreads = Weights::kThreads;
   static constexpr int kBlocksPerProcessor = 256 / kThreads;
-  static constexpr bool kFolds = kFormat == FormatId::kFp8Block;
+  static constexpr bool kFolds = Weights::kBlockScales;
   static constexpr int kM = kTileTokens / kGroupTokens / (kThreads / kGroupThreads);
   static constexpr int kN = kTileRows / 8;
   static constexpr int kWeightBuffers = Weights::kCopies ? kActivationBuffers : 2;
   static constexpr int kSharedBytes =
       (kActivationBuffers + kWeightBuffers) * kTileBytes + static_cast<int>(sizeof(TileRows));
-  static_assert(kM == (kFolds ? 1 : 2));
+  static_assert(kM == 1 || (kM == 2 && !kFolds));
 
   using Sums = float[kM][kN][4];
 

@@ -42,7 +42,7 @@ __device__ __forceinline__ void wait_for_copies() {
 template <FormatId kFormat, int kMatrices, int kMostStages = 8>
 struct RingShape {
   static constexpr int kCodeBytes = Decode<kFormat>::kWords * kRowsPerTile * kLanes * 4;  // of a whole block
-  static constexpr int kScaleBytes = Decode<kFormat>::kHasScales ? kLanes * 4 : 0;
+  static constexpr int kScaleBytes = kScaleWords<kFormat> * 4;
   static constexpr int kMatrixBytes = kCodeBytes + kScaleBytes;
   static constexpr int kStageBytes = kMatrices * kMatrixBytes;
   // 4 KiB to 17 KiB a warp, by the format.
@@ -105,7 +105,7 @@ class TileRing {
             copy_async<16>(at + i * 16, codes + i * 16);
         }
         if constexpr (Format::kHasScales) {
-          if (place_.half == m % 2 && place_.lane < lanes) {
+          if (place_.half == m % 2 && brings_scale<kFormat>(place_.lane, lanes)) {
             copy_async<4>(at + Shape::kCodeBytes + place_.lane * 4,
                           tiles_[m].scales + Format::scale_offset(next_, place_.lane));
           }
@@ -180,12 +180,17 @@ __device__ __forceinline__ void multiply_lanes(const std::byte* stage, int lanes
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) {
     float scales[kRowsPerTile];
-    uint32_t word = 0;
-    if constexpr (Format::kHasScales) {
-      const std::byte* words = stage + m * Shape::kMatrixBytes + Shape::kCodeBytes;
-      if (present) word = reinterpret_cast<const uint32_t*>(words)[place.lane];
+    const std::byte* words = stage + m * Shape::kMatrixBytes + Shape::kCodeBytes;
+    if constexpr (Format::kRowScales) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerTile; ++r) scales[r] = reinterpret_cast<const float*>(words)[r];
+    } else {
+      uint32_t word = 0;
+      if constexpr (Format::kHasScales) {
+        if (present) word = reinterpret_cast<const uint32_t*>(words)[place.lane];
+      }
+      Format::scales(word, scales);
     }
-    Format::scales(word, scales);
 #pragma unroll
     for (int j = 0; j < kRowsPerHalf; ++j) {
       const float scale = present ? (place.half == 0 ? scales[2 * j] : scales[2 * j + 1]) : 0.0f;

@@ -11,7 +11,8 @@
 // sums are one output's gate and up.
 //
 // Loader<format, matrices>: load(kt) brings this thread's words into registers (or, bf16, starts copies into shared
-// memory), store(target) decodes them into a tile. kUnit: what the decoded weights have to be multiplied by.
+// memory), store(target) decodes them into a tile. kUnit: what the decoded weights have to be multiplied by. Scales
+// that are not in them: kBlockScales, of 128 k, or kRowScales.
 #pragma once
 
 #include "kernels/cuda/decode.cuh"
@@ -127,6 +128,7 @@ struct Loader<FormatId::kBf16, kMatrices> {
   static constexpr int kThreads = 128;
   static constexpr bool kCopies = true;
   static constexpr bool kWholeBlocks = true;
+  static constexpr bool kBlockScales = false, kRowScales = false;
   static constexpr float kUnit = 1.0f;
   static constexpr int kTiles = 4;
 
@@ -182,6 +184,7 @@ struct Loader<FormatId::kNvfp4, kMatrices> {
   static constexpr int kThreads = 128;
   static constexpr bool kCopies = false;
   static constexpr bool kWholeBlocks = false;
+  static constexpr bool kBlockScales = false, kRowScales = false;
   static constexpr float kUnit = 128.0f;
 
   __device__ __forceinline__ Loader(const WeightMatrices& weights, int thread)
@@ -245,6 +248,7 @@ struct Loader<FormatId::kMxfp4, kMatrices> {
   static constexpr int kThreads = 128;
   static constexpr bool kCopies = false;
   static constexpr bool kWholeBlocks = false;
+  static constexpr bool kBlockScales = false, kRowScales = false;
   static constexpr float kUnit = 1.0f;
 
   __device__ __forceinline__ Loader(const WeightMatrices& weights, int thread)
@@ -302,16 +306,16 @@ struct Loader<FormatId::kMxfp4, kMatrices> {
   uint4 code_[2], scale_;
 };
 
-// Codes only: the scale is a fp32 number, for the sums of 128 k. A thread has one row and four lanes; 256 threads,
-// because a warp keeps two sets of sums.
+// Codes only: the scale is a fp32 number, for the sums of 128 k or of the row. A thread has one row and four lanes; 256
+// threads, because with sums of 128 k a warp keeps two sets.
 template <int kMatrices>
-struct Loader<FormatId::kFp8Block, kMatrices> {
+struct Fp8Loader {
   static constexpr int kThreads = 256;
   static constexpr bool kCopies = false;
   static constexpr bool kWholeBlocks = false;
   static constexpr float kUnit = 1.0f;
 
-  __device__ __forceinline__ Loader(const WeightMatrices& weights, int thread)
+  __device__ __forceinline__ Fp8Loader(const WeightMatrices& weights, int thread)
       : shape_(weights.shape), aligned_(weights.aligned), quad_(thread / 8 % 2), row_(thread % kRowsPerTile) {
     const int tile = thread / 16 * 2 + thread / kRowsPerTile % 2;
     codes_ = packed_tile<kMatrices>(weights, tile, present_).codes;
@@ -351,6 +355,16 @@ struct Loader<FormatId::kFp8Block, kMatrices> {
   int quad_, row_, shared_row_;
   const uint32_t* codes_;
   uint4 code_[2];
+};
+template <int kMatrices>
+struct Loader<FormatId::kFp8Block, kMatrices> : Fp8Loader<kMatrices> {
+  static constexpr bool kBlockScales = true, kRowScales = false;
+  using Fp8Loader<kMatrices>::Fp8Loader;
+};
+template <int kMatrices>
+struct Loader<FormatId::kFp8Channel, kMatrices> : Fp8Loader<kMatrices> {
+  static constexpr bool kBlockScales = false, kRowScales = true;
+  using Fp8Loader<kMatrices>::Fp8Loader;
 };
 
 }  // namespace ft::cuda

@@ -3,6 +3,7 @@
 #include "kernels/base/error.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_block.h"
+#include "kernels/formats/fp8_channel.h"
 #include "kernels/formats/mxfp4.h"
 #include "kernels/formats/nvfp4.h"
 

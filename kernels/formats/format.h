@@ -15,7 +15,8 @@
 // The order of arithmetic over this layout (DESIGN section 3, "canonical order") is stated in kernels/ops/matvec.h.
 //
 // To add a format: one pair formats/NAME.h and NAME.cpp, one line in formats.def and one include in format.cpp, its
-// decode lines in reference/decode.h and cpu/decode.inc.h. Nothing else switches over FormatId.
+// decode lines in reference/decode.h, cpu/decode.inc.h and cuda/decode.cuh, its loader in cuda/weight_tile.cuh. Nothing
+// else in kernels/ switches over FormatId.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +68,8 @@ struct RawMatrix {
   int64_t cols = 0;
   // bf16: u16[rows, cols]; nvfp4, mxfp4: u8[rows, cols/2], low nibble even; fp8: u8[rows, cols]
   std::span<const std::byte> codes;
-  // nvfp4: e4m3 u8[rows, cols/16]; mxfp4: e8m0 u8[rows, cols/32]; fp8 block: f32[ceil(rows/128), ceil(cols/128)]
+  // nvfp4: e4m3 u8[rows, cols/16]; mxfp4: e8m0 u8[rows, cols/32]; fp8 block: f32[ceil(rows/128), ceil(cols/128)];
+  // fp8 channel: f32[rows]
   std::span<const std::byte> scales;
   float global = 1.0f;  // multiplier of the whole matrix (a divisor on disk is inverted by the loader)
 };
@@ -78,7 +80,7 @@ struct FormatInfo {
   int group = 0;                // k per lane and block
   int words_per_lane = 0;       // 32-bit code words per lane and block
   int cols_multiple = 1;        // what cols have to be a multiple of
-  double bytes_per_weight = 0;  // codes and scales
+  double bytes_per_weight = 0;  // codes and scales, without those that a row has once
   // Throws Error when rows or cols are out of bounds or cols is not a multiple of cols_multiple.
   PackedLayout (*layout)(int64_t rows, int64_t cols) = nullptr;
   // Packs rows of whole tiles [tile_begin, tile_end) into dst (start of the matrix). Pure; callers parallelise. Throws

@@ -1,85 +1,40 @@
 #include "kernels/formats/fp8_block.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 
-#include "kernels/base/fp_codes.h"
 #include "kernels/formats/layout.h"
 
 namespace ft::formats::fp8_block {
-namespace {
-
-constexpr int kGroup = kInfo.group;
-constexpr int kWords = kInfo.words_per_lane;
-
-// Bytes 0 1 2 3 to 0 2 1 3: even codes in the low half, odd codes in the high half. Its own inverse.
-constexpr uint32_t split_pairs(uint32_t x) {
-  return (x & 0xff0000ffu) | ((x & 0x0000ff00u) << 8) | ((x & 0x00ff0000u) >> 8);
-}
-static_assert(split_pairs(0x33221100u) == 0x33112200u);
-
-}  // namespace
 
 PackedLayout layout(int64_t rows, int64_t cols) {
-  return make_layout(FormatId::kFp8Block, rows, cols, ceil_div(cols, kScaleBlock) * 4);
+  return make_layout(FormatId::kFp8Block, rows, cols, ceil_div(cols, kScaleBlock) * fp8::kBytesPerScale);
 }
 
 void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end, std::byte* dst) {
-  const int64_t scale_cols = ceil_div(raw.cols, kScaleBlock);
-  check_raw(raw, layout, raw.rows * raw.cols, ceil_div(raw.rows, kScaleBlock) * scale_cols * 4, tile_begin, tile_end);
+  const int64_t scale_bytes = ceil_div(raw.cols, kScaleBlock) * fp8::kBytesPerScale;
+  check_raw(raw, layout, raw.rows * raw.cols, ceil_div(raw.rows, kScaleBlock) * scale_bytes, tile_begin, tile_end);
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    std::byte* words = tile_codes(layout, dst, tile);
     const int64_t scale_row = tile * kRowsPerTile / kScaleBlock;
-    std::memcpy(tile_scales(layout, dst, tile), raw.scales.data() + scale_row * scale_cols * 4,
-                static_cast<size_t>(scale_cols) * 4);
-    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
-      uint32_t lane_words[kWords] = {};
-      if (row < layout.rows) {
-        const int64_t count = std::min<int64_t>(kGroup, layout.cols - k);
-        std::memcpy(lane_words, raw.codes.data() + row * layout.cols + k, static_cast<size_t>(count));
-      }
-      for (int h = 0; h < kWords; ++h) {
-        write_word(words, word_index(shape, h, row % kRowsPerTile, lane), split_pairs(lane_words[h]));
-      }
-    });
+    std::memcpy(tile_scales(layout, dst, tile), raw.scales.data() + scale_row * scale_bytes,
+                static_cast<size_t>(scale_bytes));
+    fp8::pack_codes(raw, layout, tile, dst);
   }
 }
 
 void decode_row(const PackedLayout& layout, const std::byte* matrix, int64_t row, float* out) {
-  const std::byte* words = tile_codes(layout, matrix, row / kRowsPerTile);
   const std::byte* scales = tile_scales(layout, matrix, row / kRowsPerTile);
-  for (int64_t k = 0; k < layout.cols; ++k) {
-    const int64_t lane = k / kGroup;
-    const auto in_lane = static_cast<int>(k % kGroup);
-    const BlockShape shape = block_shape(layout, lane / kLanes, kWords);
-    const uint32_t word =
-        split_pairs(read_word(words, word_index(shape, in_lane / 4, row % kRowsPerTile, lane % kLanes)));
-    out[k] = decode_e4m3(static_cast<uint8_t>(word >> (8 * (in_lane % 4)))) *
-             std::bit_cast<float>(read_word(scales, k / kScaleBlock));
-  }
+  fp8::decode_codes(layout, matrix, row, out);
+  for (int64_t k = 0; k < layout.cols; ++k) out[k] *= std::bit_cast<float>(read_word(scales, k / kScaleBlock));
 }
 
 void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, int64_t tile_end, std::byte* dst) {
-  double squares = 0;  // of the 32 magnitudes 0x20 .. 0x3f, 2^-3 .. 1.875
-  for (int code = 0x20; code < 0x40; ++code) squares += std::pow(decode_e4m3(static_cast<uint8_t>(code)), 2) / 32;
-  const auto scale = static_cast<float>(1.0 / std::sqrt(squares * static_cast<double>(layout.cols)));
-  const int64_t scale_cols = layout.scale_bytes_per_tile / 4;
+  const float scale = fp8::synthetic_scale(layout.cols);
+  const int64_t scale_cols = layout.scale_bytes_per_tile / fp8::kBytesPerScale;
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    std::byte* words = tile_codes(layout, dst, tile);
     for (int64_t i = 0; i < scale_cols; ++i) {
       write_word(tile_scales(layout, dst, tile), i, std::bit_cast<uint32_t>(scale));
     }
-    fill_random(words, layout.code_bytes_per_tile, seed, tile, 0, 0x9f9f9f9f9f9f9f9fu, 0x2020202020202020u);
-    if (layout.cols % kGroup == 0 && (tile + 1) * kRowsPerTile <= layout.rows) continue;
-    for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
-      for (int h = 0; h < kWords; ++h) {
-        const int64_t present = row < layout.rows ? std::clamp<int64_t>(layout.cols - (k + 4 * h), 0, 4) : 0;
-        const int64_t index = word_index(shape, h, row % kRowsPerTile, lane);
-        const uint32_t keep = present == 4 ? ~0u : (1u << (8 * present)) - 1u;
-        write_word(words, index, read_word(words, index) & split_pairs(keep));
-      }
-    });
+    fp8::synthesize_codes(layout, seed, tile, dst);
   }
 }
 

@@ -17,7 +17,7 @@
 // codes and 8 B of scales.
 #pragma once
 
-#include "kernels/formats/format.h"
+#include "kernels/formats/fp8.h"
 
 namespace ft::formats::fp8_block {
 
@@ -32,8 +32,8 @@ void decode_row(const PackedLayout& layout, const std::byte* matrix, int64_t row
 void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, int64_t tile_end, std::byte* dst);
 float synthetic_global(int64_t cols);
 
-inline constexpr FormatInfo kInfo{FormatId::kFp8Block,   "fp8_block", 16,   4,          1,
-                                  1.0 + 4.0 / (4 * 128), layout,      pack, decode_row, synthesize,
+inline constexpr FormatInfo kInfo{FormatId::kFp8Block,   "fp8_block", fp8::kGroup, fp8::kWordsPerLane, 1,
+                                  1.0 + 4.0 / (4 * 128), layout,      pack,        decode_row,         synthesize,
                                   synthetic_global};
 static_assert(kLanesPerScale * kInfo.group == kScaleBlock);
 

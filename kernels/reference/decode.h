@@ -12,6 +12,7 @@
 #include "kernels/base/fp_codes.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_block.h"
+#include "kernels/formats/fp8_channel.h"
 #include "kernels/formats/layout.h"
 #include "kernels/formats/mxfp4.h"
 #include "kernels/formats/nvfp4.h"
@@ -58,14 +59,25 @@ struct Decode<FormatId::kNvfp4> : DecodeFp4<formats::nvfp4::kInfo, decode_e4m3> 
 template <>
 struct Decode<FormatId::kMxfp4> : DecodeFp4<formats::mxfp4::kInfo, decode_e8m0> {};
 
-template <>
-struct Decode<FormatId::kFp8Block> : LaneShape<formats::fp8_block::kInfo> {
+template <const FormatInfo& kInfo>
+struct DecodeFp8 : LaneShape<kInfo> {
   static float weight(const uint32_t* words, int i) {
     const int byte = i % 4 / 2 + i % 2 * 2;
     return decode_e4m3(static_cast<uint8_t>(words[i / 4] >> (8 * byte)));
   }
+};
+
+template <>
+struct Decode<FormatId::kFp8Block> : DecodeFp8<formats::fp8_block::kInfo> {
   static float scale(const std::byte* scales, int64_t block, int64_t, int64_t lane) {
     return std::bit_cast<float>(formats::read_word(scales, block * 2 + lane / formats::fp8_block::kLanesPerScale));
+  }
+};
+
+template <>
+struct Decode<FormatId::kFp8Channel> : DecodeFp8<formats::fp8_channel::kInfo> {
+  static float scale(const std::byte* scales, int64_t, int64_t row_in_tile, int64_t) {
+    return std::bit_cast<float>(formats::read_word(scales, row_in_tile));
   }
 };
 

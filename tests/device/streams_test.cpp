@@ -1,5 +1,6 @@
 // Mixed residual streams, and the choice of compressed entries. Checked against: the CPU's dot_rows, stream_factors,
-// merge and index_scores, bit for bit; for the choice a sort of these scores, with equal ones and NaN among them.
+// merge and index_scores, and the functions of cache_grid.h, bit for bit; for the choice a sort of these scores, with
+// equal ones and NaN among them.
 #include "kernels/cuda/streams.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <numeric>
 
 #include "kernels/cuda/compressed.h"
+#include "kernels/ops/cache_grid.h"
 #include "tests/device/lists.h"
 
 namespace ft::device_test {
@@ -152,6 +154,51 @@ void check_choice(Context& context, int visible, int kept, bool coarse, Random& 
   check_same(context, "compressed entries chosen", what, chosen, expected);
 }
 
+// Rows and index vectors on the grids of kernels/ops/cache_grid.h, turned by an angle of 0.
+void check_grids(Context& context, int head_dim, int index_dim, Random& random) {
+  constexpr int kHeads = 2, kIndexHeads = 3, kHalf = 4, kRows = 5;
+  const HostArray<float> key = random_floats(random, Values::kNormal, kRows * head_dim);
+  const HostArray<float> index = random_floats(random, Values::kNormal, kRows * kIndexHeads * index_dim);
+  HostArray<bf16> rows(key.size());
+  HostArray<float> vectors(index.size());
+  std::copy_n(index.data(), index.size(), vectors.data());
+  for (int token = 0; token < kRows; ++token) {
+    std::vector<float> row(key.data() + token * head_dim, key.data() + (token + 1) * head_dim);
+    round_cached_row(row.data(), head_dim, 2 * kHalf);
+    for (int i = 0; i < head_dim; ++i) rows[token * head_dim + i] = to_bf16(row[static_cast<size_t>(i)]);
+    for (int head = 0; head < kIndexHeads; ++head) {
+      float* vector = vectors.data() + (token * kIndexHeads + head) * index_dim;
+      round_index_vector(vector, index_dim);
+      for (int i = 0; i < index_dim; ++i) vector[i] = round_to_bf16(vector[i]);
+    }
+  }
+  const DeviceArray<float> device_key(context, key), device_index(context, index);
+  const DeviceArray<float> q(context, random_floats(random, Values::kNormal, kRows * kHeads * head_dim));
+  const DeviceArray<float> weight(context, random_floats(random, Values::kNormal, kRows * kIndexHeads));
+  const DeviceArray<float> cos(context, std::vector<float>(kRows * kHalf, 1.0f));
+  const DeviceArray<float> sin(context, std::vector<float>(kRows * kHalf, 0.0f));
+  const DeviceArray<int64_t> position(context, std::vector<int64_t>{0, 1, 2, 3, 4});
+  const DeviceArray<bf16> fresh(context, rows.size());
+  cuda::CompressedArgs args;
+  args.layer.head_dim = head_dim;
+  args.layer.index_dim = index_dim, args.layer.index_heads = kIndexHeads;
+  args.tokens = kRows, args.heads = kHeads;
+  args.position = position.data();
+  args.norm_eps = kEps;
+  args.cos = cos.data(), args.sin = sin.data(), args.half = kHalf;
+  args.on_grids = true;
+  args.hadamard_scale = hadamard_scale(index_dim);
+  args.q = q.data(), args.q_stride = kHeads * head_dim;
+  args.key = device_key.data(), args.key_stride = head_dim;
+  args.fresh = fresh.data();
+  args.index_q = {device_index.data(), kIndexHeads * index_dim};
+  args.index_weight = {weight.data(), kIndexHeads};
+  cuda::compressed_prepare(args, context.stream.handle());
+  const std::string what = std::to_string(head_dim) + " and " + std::to_string(index_dim) + " dimensions";
+  check_same(context, "rows on a grid", what, fresh, rows);
+  check_same(context, "index vectors on a grid", what, device_index, vectors);
+}
+
 }  // namespace
 
 void test_streams(Context& context) {
@@ -161,6 +208,9 @@ void test_streams(Context& context) {
                              Site{3, 33, 20, true}, Site{8, 300, 3, true}, Site{8, 65, 1, false}}) {
       check_site(context, site, kind, random);
     }
+  }
+  for (const auto& [head_dim, index_dim] : {std::pair{512, 128}, {96, 16}, {32, 8}, {72, 24}}) {
+    check_grids(context, head_dim, index_dim, random);
   }
   for (const bool coarse : {false, true}) {
     for (const auto& [visible, kept] :

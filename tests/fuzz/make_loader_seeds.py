@@ -28,6 +28,7 @@ REFUSED = {
     "gptq": {".qweight": ("I32", [2, 16])},
     "int4": {".weight_packed": ("I32", [16, 2])},
     "deepseek_fp8": {".weight": ("F8_E4M3", [16, 16]), ".scale": ("F8_E8M0", [1, 1])},
+    "fp8_channel": {".weight": ("F8_E4M3", [16, 16]), ".weight_scale": ("F32", [16, 1])},
     "fp8_tensor": {".weight": ("F8_E4M3", [16, 16]), ".weight_scale": ("F32", [])},
     "f16": {".weight": ("F16", [16, 16])},
 }

@@ -2,7 +2,6 @@
 // matrix has code c at one place and zeros elsewhere, the activations are 1 or a power of two, so y[c] is the code's
 // value. Also gate_up against its definition in long double.
 #include <cmath>
-#include <cstring>
 
 #include "kernels/base/fp_codes.h"
 #include "kernels/formats/expert_blob.h"
@@ -65,6 +64,47 @@ void check_all_codes(FormatId format, uint32_t codes, Decode decode) {
 TEST_SUITE("baseline") {
   TEST_CASE("all 256 e4m3 codes at every kind of place of fp8_block") {
     check_all_codes(FormatId::kFp8Block, 256, decode_e4m3);
+  }
+
+  TEST_CASE("all 256 e4m3 codes at every kind of place of fp8_channel") {
+    check_all_codes(FormatId::kFp8Channel, 256, decode_e4m3);
+  }
+
+  TEST_CASE("fp8_channel: a row has its own scale, in every block and lane") {
+    each_matvec(FormatId::kFp8Channel, [](const KernelDesc& kernel) {
+      for (const int64_t cols : {1, 16, 63, 128, 256, 271, 544}) {
+        CAPTURE(cols);
+        OwnedMatrix matrix = zero_matrix(FormatId::kFp8Channel, 11, cols);
+        for (int64_t row = 0; row < 11; ++row) {
+          for (int64_t k = 0; k < cols; ++k) set_code(matrix, row, k, 0x38);  // 1.0
+          set_scale(matrix, row, 0, static_cast<float>(row - 4));
+        }
+        const auto y = product(kernel, matrix, 1.0f);
+        for (int64_t row = 0; row < 11; ++row)
+          CHECK(y[static_cast<size_t>(row)] == static_cast<float>((row - 4) * cols));
+      }
+    });
+  }
+
+  TEST_CASE("fp8_channel with one scale in all rows has the bits of fp8_block with it in all blocks") {
+    each_matvec(FormatId::kFp8Channel, [](const KernelDesc& kernel) {
+      const KernelDesc* same_isa = nullptr;
+      each_matvec(FormatId::kFp8Block, [&](const KernelDesc& other) {
+        if (other.isa == kernel.isa) same_isa = &other;
+      });
+      REQUIRE(same_isa != nullptr);
+      Random random(9);
+      for (const int64_t cols : {41, 128, 256, 400, 544}) {
+        CAPTURE(cols);
+        OwnedMatrix channel = random_matrix(FormatId::kFp8Channel, 13, cols, {}, random);
+        OwnedMatrix block = zero_matrix(FormatId::kFp8Block, 13, cols);
+        block.codes = channel.codes;
+        block.global = channel.global;
+        for (int64_t row = 0; row < 13; ++row) set_scale(channel, row, 0, 0.0123f);
+        for (int64_t k = 0; k < cols; ++k) set_scale(block, 0, k, 0.0123f);
+        CHECK(difference(product(kernel, channel, 0.3f), product(*same_isa, block, 0.3f)) == "");
+      }
+    });
   }
 
   TEST_CASE("all 16 e2m1 codes at every kind of place of nvfp4") { check_all_codes(FormatId::kNvfp4, 16, decode_e2m1); }
@@ -140,14 +180,15 @@ TEST_SUITE("baseline") {
 
   TEST_CASE("a scale is applied to a lane's sum, not to its products") {
     // 2^-120 * 2^-10 is flushed before a scale of 2^8 could save it; canonical order says so.
-    each_matvec(FormatId::kFp8Block, [](const KernelDesc& kernel) {
-      OwnedMatrix matrix = zero_matrix(FormatId::kFp8Block, 1, 128);
-      set_code(matrix, 0, 0, 1);  // 2^-9
-      const float scale = 256.0f;
-      std::memcpy(matrix.scales.data(), &scale, 4);
-      CHECK(same(product(kernel, matrix, 0x1p-120f)[0], 0.0f));
-      CHECK(same(product(kernel, matrix, 0x1p-117f)[0], 0x1p-118f));
-    });
+    for (const FormatId format : {FormatId::kFp8Block, FormatId::kFp8Channel}) {
+      each_matvec(format, [format](const KernelDesc& kernel) {
+        OwnedMatrix matrix = zero_matrix(format, 1, 128);
+        set_code(matrix, 0, 0, 1);  // 2^-9
+        set_scale(matrix, 0, 0, 256.0f);
+        CHECK(same(product(kernel, matrix, 0x1p-120f)[0], 0.0f));
+        CHECK(same(product(kernel, matrix, 0x1p-117f)[0], 0x1p-118f));
+      });
+    }
   }
 
   TEST_CASE("gate_up against silu(gate x) * (up x) in long double") {

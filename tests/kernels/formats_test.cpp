@@ -92,8 +92,9 @@ TEST_SUITE("baseline") {
       CHECK(layout.last_lanes == 16);
       CHECK(layout.scales_offset % kPackedAlign == 0);
       CHECK(layout.bytes % kPackedAlign == 0);
+      const double row_bytes = info.id == FormatId::kFp8Channel ? 4 : 0;
       CHECK(static_cast<double>(layout.bytes) ==
-            doctest::Approx(4096.0 * 2560.0 * info.bytes_per_weight).epsilon(1e-6));
+            doctest::Approx(4096.0 * (2560.0 * info.bytes_per_weight + row_bytes)).epsilon(1e-6));
       const PackedLayout ragged = info.layout(5, 160);
       CHECK(ragged.row_tiles == 2);
       CHECK(ragged.blocks == 1);
@@ -118,6 +119,7 @@ TEST_SUITE("baseline") {
     CHECK_THROWS_WITH_AS(format_info(FormatId::kNvfp4).layout(4, 40), doctest::Contains("multiples of 16"), Error);
     CHECK_THROWS_WITH_AS(format_info(FormatId::kMxfp4).layout(4, 48), doctest::Contains("multiples of 32"), Error);
     CHECK_NOTHROW(format_info(FormatId::kFp8Block).layout(4, 41));
+    CHECK_NOTHROW(format_info(FormatId::kFp8Channel).layout(4, 41));
   }
 
   TEST_CASE("raw spans of another size or shape are refused") {

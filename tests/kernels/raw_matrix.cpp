@@ -17,9 +17,11 @@ size_t index_of(const OwnedMatrix& matrix, int64_t row, int64_t col) {
 }
 
 size_t fp8_scale_index(const OwnedMatrix& matrix, int64_t row, int64_t col) {
+  if (matrix.format == FormatId::kFp8Channel) return static_cast<size_t>(row);
   return static_cast<size_t>(row / 128 * ((matrix.cols + 127) / 128) + col / 128);
 }
 
+bool is_fp8(FormatId format) { return format == FormatId::kFp8Block || format == FormatId::kFp8Channel; }
 bool is_fp4(FormatId format) { return format == FormatId::kNvfp4 || format == FormatId::kMxfp4; }
 
 // Columns that share a scale code.
@@ -71,11 +73,12 @@ OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols) {
       matrix.codes.resize(count / 2);
       matrix.scales.resize(count / 32, std::byte{127});
       break;
-    case FormatId::kFp8Block: {
+    case FormatId::kFp8Block:
+    case FormatId::kFp8Channel: {
       matrix.codes.resize(count);
-      const auto blocks = static_cast<size_t>((rows + 127) / 128 * ((cols + 127) / 128));
-      matrix.scales.resize(blocks * 4);
-      for (size_t i = 0; i < blocks; ++i) set_float(matrix.scales, i, 1.0f);
+      const size_t scales = fp8_scale_index(matrix, rows - 1, cols - 1) + 1;
+      matrix.scales.resize(scales * 4);
+      for (size_t i = 0; i < scales; ++i) set_float(matrix.scales, i, 1.0f);
       break;
     }
   }
@@ -100,8 +103,9 @@ OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exp
           if (col % 32 == 0) set_scale_code(matrix, row, col, random_e8m0(random, exponents));
           break;
         case FormatId::kFp8Block:
+        case FormatId::kFp8Channel:
           set_code(matrix, row, col, random_e4m3(random, {-7, 8, exponents.special_in}));
-          if (row % 128 == 0 && col % 128 == 0) {
+          if (format == FormatId::kFp8Channel ? col == 0 : row % 128 == 0 && col % 128 == 0) {
             set_float(matrix.scales, fp8_scale_index(matrix, row, col), random_with(random, exponents));
           }
           break;
@@ -125,9 +129,15 @@ void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code) {
       break;
     }
     case FormatId::kFp8Block:
+    case FormatId::kFp8Channel:
       matrix.codes[index] = static_cast<std::byte>(code);
       break;
   }
+}
+
+void set_scale(OwnedMatrix& matrix, int64_t row, int64_t col, float scale) {
+  FT_CHECK(is_fp8(matrix.format));
+  set_float(matrix.scales, fp8_scale_index(matrix, row, col), scale);
 }
 
 void set_scale_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint8_t code) {
@@ -152,7 +162,8 @@ float raw_value(const OwnedMatrix& matrix, int64_t row, int64_t col) {
       const auto scale = static_cast<uint8_t>(matrix.scales[index / (e4m3 ? 16 : 32)]);
       return code * (e4m3 ? decode_e4m3(scale) : decode_e8m0(scale));
     }
-    case FormatId::kFp8Block: {
+    case FormatId::kFp8Block:
+    case FormatId::kFp8Channel: {
       float scale;
       std::memcpy(&scale, matrix.scales.data() + fp8_scale_index(matrix, row, col) * 4, 4);
       return decode_e4m3(static_cast<uint8_t>(matrix.codes[index])) * scale;

@@ -28,8 +28,10 @@ OwnedMatrix zero_matrix(FormatId format, int64_t rows, int64_t cols);
 // at all.
 OwnedMatrix random_matrix(FormatId format, int64_t rows, int64_t cols, const Exponents& exponents, Random& random);
 
-// Code (the low bits of `code`) of one element; scale code of the group that holds it (nvfp4, mxfp4).
+// Code (the low bits of `code`) of one element; scale code of the group that holds it (nvfp4, mxfp4), or its scale
+// (fp8).
 void set_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint32_t code);
+void set_scale(OwnedMatrix& matrix, int64_t row, int64_t col, float scale);
 void set_scale_code(OwnedMatrix& matrix, int64_t row, int64_t col, uint8_t code);
 
 // Those of `candidates` that the format takes as a number of columns.

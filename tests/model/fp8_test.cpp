@@ -1,6 +1,6 @@
 // Checked against: code times scale from kernels/base/fp_codes.h, over tensors that the test makes: fp8 matrices with
-// one scale, with one for each block, and with scales that are powers of two, as modelopt, compressed-tensors and
-// DeepSeek-V4 name them.
+// one scale, with one for each block or row, and with scales that are powers of two, as modelopt, compressed-tensors
+// and DeepSeek-V4 name them.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -19,17 +19,30 @@ using namespace ft::test;
 
 constexpr int64_t kHidden = 272, kIntermediate = 160, kExperts = 3;  // ragged blocks of scales
 
+enum class Of { kMatrix, kBlocks, kRows, kRowsOfOne };  // the last: [rows, 1]
 struct Scales {
   const char* ending;
   const char* dtype;
-  bool blocks = false;  // otherwise one for the matrix
+  Of of = Of::kMatrix;
   std::vector<int64_t> single_shape = {};
+
+  bool of_rows() const { return of == Of::kRows || of == Of::kRowsOfOne; }
+  std::string format() const { return of_rows() ? "fp8_channel" : "fp8_block"; }
 };
 
-const Scales kForms[] = {{".weight_scale", "F32", false, {}},     {".weight_scale", "F32", false, {1}},
-                         {".weight_scale", "BF16", false, {1}},   {".weight_scale_inv", "F32", false, {}},
-                         {".weight_scale", "F32", true, {}},      {".weight_scale", "BF16", true, {}},
-                         {".weight_scale_inv", "BF16", true, {}}, {".scale", "F8_E8M0", true, {}}};
+const Scales kForms[] = {{".weight_scale", "F32"},
+                         {".weight_scale", "F32", Of::kMatrix, {1}},
+                         {".weight_scale", "BF16", Of::kMatrix, {1}},
+                         {".weight_scale_inv", "F32"},
+                         {".weight_scale", "F32", Of::kBlocks},
+                         {".weight_scale", "BF16", Of::kBlocks},
+                         {".weight_scale_inv", "BF16", Of::kBlocks},
+                         {".scale", "F8_E8M0", Of::kBlocks},
+                         {".weight_scale", "F32", Of::kRows},
+                         {".weight_scale", "F32", Of::kRowsOfOne},
+                         {".weight_scale", "BF16", Of::kRowsOfOne},
+                         {".weight_scale_inv", "F32", Of::kRowsOfOne}};
+constexpr size_t kE8m0Form = 7, kRowsForm = 9;
 
 int64_t blocks_of(int64_t size) { return (size + 127) / 128; }
 
@@ -42,9 +55,13 @@ MadeMatrix make_matrix(int64_t rows, int64_t cols, const Scales& form, Random& r
   MadeMatrix made;
   made.codes = {"F8_E4M3", {rows, cols}, ""};
   made.scales = {form.dtype, form.single_shape, ""};
-  if (form.blocks) made.scales.shape = {blocks_of(rows), blocks_of(cols)};
+  if (form.of == Of::kBlocks) made.scales.shape = {blocks_of(rows), blocks_of(cols)};
+  if (form.of_rows()) made.scales.shape = {rows};
+  if (form.of == Of::kRowsOfOne) made.scales.shape.push_back(1);
+  int64_t count = 1;
+  for (const int64_t size : made.scales.shape) count *= size;
   std::vector<float> scales;
-  for (int64_t i = 0; i < (form.blocks ? blocks_of(rows) * blocks_of(cols) : 1); ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     const auto code = static_cast<uint8_t>(110 + random.below(20));
     const float exact = static_cast<float>(random.normal());
     const std::string dtype = form.dtype;
@@ -59,15 +76,14 @@ MadeMatrix make_matrix(int64_t rows, int64_t cols, const Scales& form, Random& r
       auto code = static_cast<uint8_t>(random.below(256));
       if ((code & 0x7f) == 0x7f) code ^= 1;  // NaN
       made.codes.bytes.push_back(static_cast<char>(code));
-      const int64_t block = form.blocks ? row / 128 * blocks_of(cols) + k / 128 : 0;
-      made.values.push_back(decode_e4m3(code) * scales[static_cast<size_t>(block)]);
+      const int64_t at = form.of == Of::kBlocks ? row / 128 * blocks_of(cols) + k / 128 : form.of_rows() ? row : 0;
+      made.values.push_back(decode_e4m3(code) * scales[static_cast<size_t>(at)]);
     }
   }
   return made;
 }
 
 void check_values(const PackedMatrix& matrix, const std::vector<float>& expected) {
-  CHECK(matrix.layout.format == FormatId::kFp8Block);
   CHECK(matrix.global == 1.0f);
   std::vector<float> row(static_cast<size_t>(matrix.layout.cols));
   int64_t wrong = 0;
@@ -127,18 +143,18 @@ std::string error_with(const Scales& form, const std::function<void(DiskTensors&
 
 }  // namespace
 
-TEST_CASE("fp8 with one scale, with blocks, and with e8m0 scales: every weight, dense and of experts") {
+TEST_CASE("fp8 with one scale, with blocks, with e8m0 scales and with one a row: every weight, dense and of experts") {
   for (const Scales& form : kForms) {
     CAPTURE(form.ending);
     CAPTURE(form.dtype);
-    CAPTURE(form.blocks);
+    CAPTURE(static_cast<int>(form.of));
     const MadeModel made = make_model(form);
     for (const size_t pad : {0, 1}) {
       TempFolder folder;
       made.model.write(folder, pad);
       const auto weights = load(folder.path());
-      CHECK(weights->formats.dense == "bf16+fp8_block");
-      CHECK(weights->formats.experts == "fp8_block");
+      CHECK(weights->formats.dense == "bf16+" + form.format());
+      CHECK(weights->formats.experts == form.format());
       const WeightList list = family_of(folder.path())->declare_weights();
       for (size_t i = 0; i < list.matrices.size(); ++i) {
         if (list.matrices[i].stems.front().ends_with("q_proj")) check_values(weights->matrices[i], made.query.values);
@@ -188,25 +204,71 @@ TEST_CASE("fused fp8 experts with one scale each equal split ones, whatever bloc
   }
 }
 
+TEST_CASE("fused fp8 experts with a scale a row equal split ones") {
+  MadeModel made = make_model(kForms[kRowsForm]);
+  TempFolder split;
+  made.model.write(split);
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  DiskTensors tensors = made.model.tensors;
+  struct Stack {
+    DiskTensor codes, scales;
+  };
+  Stack gate_up{{"F8_E4M3", {kExperts, 2 * kIntermediate, kHidden}, ""}, {"F32", {kExperts, 2 * kIntermediate, 1}, ""}};
+  Stack down{{"F8_E4M3", {kExperts, kHidden, kIntermediate}, ""}, {"F32", {kExperts, kHidden, 1}, ""}};
+  for (int64_t e = 0; e < kExperts; ++e) {
+    for (const auto& [name, stack] : {std::pair{"gate_proj", &gate_up}, {"up_proj", &gate_up}, {"down_proj", &down}}) {
+      const std::string stem = prefix + std::to_string(e) + "." + name;
+      stack->codes.bytes += tensors.extract(stem + ".weight").mapped().bytes;
+      stack->scales.bytes += tensors.extract(stem + ".weight_scale").mapped().bytes;
+    }
+  }
+  const auto a = load(split.path());
+  for (const bool flat : {false, true}) {
+    TempFolder fused;
+    made.model.tensors = tensors;
+    for (auto& [name, stack] : {std::pair{"gate_up_proj", &gate_up}, {"down_proj", &down}}) {
+      if (flat) stack->scales.shape.pop_back();
+      made.model.tensors[prefix + name + ".weight"] = stack->codes;
+      made.model.tensors[prefix + name + ".weight_scale"] = stack->scales;
+    }
+    made.model.write(fused);
+    const auto b = load(fused.path());
+    CHECK(b->formats.experts == "fp8_channel");
+    for (int e = 0; e < kExperts; ++e) {
+      CHECK(std::memcmp(a->bank.blob(0, e), b->bank.blob(0, e), static_cast<size_t>(a->bank.layout(0).bytes)) == 0);
+    }
+  }
+}
+
+TEST_CASE("experts of one layer with a scale a row and with blocks are refused") {
+  const std::string stem = "model.layers.0.mlp.experts.1.up_proj";
+  const auto message = error_with(kForms[0], [&](DiskTensors& t) {
+    t[stem + ".weight_scale"] = {"F32", {kIntermediate}, std::string(static_cast<size_t>(kIntermediate) * 4, '\0')};
+  });
+  CHECK(mentions(message, {"different formats", stem, "fp8_channel", "fp8_block"}));
+}
+
 TEST_CASE("fp8 scales that are not understood, or of another shape or dtype") {
   const std::string stem = "model.layers.0.mlp.experts.1.up_proj", scale = stem + ".weight_scale";
   const auto put = [&](const std::string& dtype, std::vector<int64_t> shape, size_t bytes) {
     return error_with(kForms[0], [&](DiskTensors& t) { t[scale] = {dtype, shape, std::string(bytes, '\0')}; });
   };
   CHECK(error_with(kForms[0], [](DiskTensors&) {}) == "no error");
-  CHECK(mentions(put("F32", {160}, 640), {stem, "one scale per channel", "fp8 with 128x128 blocks"}));
-  CHECK(mentions(put("F32", {160, 1}, 640), {stem, "one scale per channel"}));
+  CHECK(mentions(put("F32", {159}, 636), {scale, "F32 [159]", "F32 [2, 3]"}));
+  CHECK(mentions(put("F32", {161, 1}, 644), {scale, "F32 [161, 1]"}));
+  CHECK(mentions(put("F32", {1, 160}, 640), {scale, "F32 [1, 160]"}));
+  CHECK(mentions(put("F16", {160}, 320), {scale, "F16", "F32"}));
   CHECK(mentions(put("F32", {2}, 8), {scale, "F32 [2]", "F32 [2, 3]"}));
   CHECK(mentions(put("F32", {3, 2}, 24), {scale, "[3, 2]", "[2, 3]"}));
   CHECK(mentions(put("F16", {}, 2), {scale, "F16", "F32"}));
   CHECK(mentions(put("U8", {160, 9}, 1440), {stem, "MXFP8"}));
   CHECK(mentions(error_with(kForms[0], [&](DiskTensors& t) { t.erase(scale); }), {stem, "fp8 without scales"}));
-  CHECK(mentions(error_with(kForms[7],
+  CHECK(mentions(error_with(kForms[kE8m0Form],
                             [&](DiskTensors& t) {
                               t.at(stem + ".scale").shape = {3, 2};
                             }),
                  {stem + ".scale", "F8_E8M0 [3, 2]", "F8_E8M0 [2, 3]"}));
-  CHECK(mentions(error_with(kForms[7],
+  CHECK(mentions(error_with(kForms[kE8m0Form],
                             [&](DiskTensors& t) {
                               t.at(stem + ".scale") = {"F32", {2, 3}, std::string(24, '\0')};
                             }),

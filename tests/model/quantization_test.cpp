@@ -107,11 +107,13 @@ TEST_CASE("mxfp4 of compressed-tensors is a scheme like nvfp4, mxfp4 alone means
   CHECK(format_in(skipped, kExpert) == FormatId::kBf16);
 }
 
-TEST_CASE("fp8 of modelopt and of compressed-tensors, with one scale or blocks") {
+TEST_CASE("fp8 of modelopt and of compressed-tensors, with one scale, one a row or blocks") {
   CHECK(format_in(R"({"quant_method":"modelopt","quant_algo":"FP8","ignore":["lm_head"]})", kExpert) ==
         FormatId::kFp8Block);
   CHECK(format_in(R"({"quant_method":"modelopt","quant_algo":"FP8","ignore":["*self_attn*"]})", kQuery) ==
         FormatId::kBf16);
+  CHECK(format_in(R"({"quant_method":"modelopt","quant_algo":"FP8_PER_CHANNEL_PER_TOKEN"})", kExpert) ==
+        FormatId::kFp8Channel);
   const auto group = [](const std::string& weights) {
     return R"({"quant_method":"compressed-tensors","format":"float-quantized","ignore":["lm_head"],
         "config_groups":{"g":{"targets":["Linear"],"weights":)" +
@@ -120,8 +122,14 @@ TEST_CASE("fp8 of modelopt and of compressed-tensors, with one scale or blocks")
   CHECK(format_in(group(R"({"num_bits":8,"type":"float","strategy":"tensor"})"), kQuery) == FormatId::kFp8Block);
   CHECK(format_in(group(R"({"num_bits":8,"strategy":"block","block_structure":[128,128]})"), kExpert) ==
         FormatId::kFp8Block);
-  CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"channel"})")),
-                 {"config_groups.g.weights.strategy", "channel", "tensor, block"}));
+  CHECK(format_in(group(R"({"num_bits":8,"strategy":"channel"})"), kQuery) == FormatId::kFp8Channel);
+  CHECK(format_in(group(R"({"num_bits":8,"strategy":"channel"})"), kExpert) == FormatId::kFp8Channel);
+  CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"group"})")),
+                 {"config_groups.g.weights.strategy", "group", "tensor, channel, block"}));
+  const std::string mixed = R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{
+      "a":{"targets":["re:.*attn.*"],"weights":{"strategy":"channel"}},
+      "b":{"targets":["re:.*mlp.*"],"weights":{"strategy":"tensor"}}}})";
+  CHECK(mentions(refusal(mixed), {"config_groups.b.weights.strategy", "tensor", "groups before"}));
   CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"block","block_structure":[64,128]})")),
                  {"config_groups.g.weights.block_structure", "[128, 128]"}));
   CHECK(mentions(refusal(group(R"({"num_bits":8,"strategy":"block"})")), {"block_structure"}));

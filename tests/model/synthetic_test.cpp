@@ -141,7 +141,7 @@ TEST_CASE("what config.json cannot mean") {
                  {"down_proj", "mxfp4 with 80 columns", "multiple of 32"}));
 }
 
-TEST_CASE("configurations that make MXFP4 experts, and no more of it") {
+TEST_CASE("configurations that make MXFP4 experts, and no more of it, and fp8 with a scale a row") {
   const auto formats = [](const Json& quantization, const char* expert_dtype) {
     TempFolder folder;
     EditableModel model = read_model(golden_folder("qwen3_moe-nvfp4_modelopt"));
@@ -158,6 +158,8 @@ TEST_CASE("configurations that make MXFP4 experts, and no more of it") {
   CHECK(formats(fp8, "fp4") == "mxfp4 bf16+fp8_block");
   CHECK(formats(fp8, "fp8") == "fp8_block bf16+fp8_block");
   CHECK(formats(nullptr, "fp4") == "mxfp4 bf16");
+  CHECK(formats({{"quant_method", "modelopt"}, {"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}, {"ignore", {"lm_head"}}},
+                nullptr) == "fp8_channel bf16+fp8_channel");
 }
 
 TEST_CASE("layers that an ignore list leaves alone are bf16") {

@@ -1,5 +1,6 @@
 // Checked against: logits and greedy ids that Hugging Face transformers computed in float32 (golden cases), the bundled
-// model's reference logits with its exact NVFP4 weights (nvfp4_golden.safetensors), and its greedy texts (eval.json).
+// model's reference logits with its exact NVFP4 weights (nvfp4_golden.safetensors), its greedy texts (eval.json), and
+// an independent NumPy form of DeepSeek-V4 with the authors' arithmetic (tests/model/deepseek_v4_form.py).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -53,6 +54,7 @@ Errors run_case(const std::string& path, const Json& golden, Numerics numerics) 
   const LoadedModel model = model_at(path);
   EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
   config.numerics = numerics;
+  config.deepseek_arithmetic = DeepseekArithmetic::kTransformers;
   Engine engine(model, config, kPlenty);
   const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
   const auto expected_ids = golden["greedy"].get<std::vector<int32_t>>();
@@ -120,6 +122,60 @@ TEST_CASE("serve numerics stay within 1.5 times a bf16 run's distance from float
     CHECK(errors.prompt <= limit);
     CHECK(errors.decode <= limit);
   }
+}
+
+TEST_CASE("deepseek_v4 with the authors' arithmetic: near an independent form in both numerics, and what is served") {
+  const std::string path = data_path("golden/deepseek_v4.published");
+  const Json golden = read_json_file(path + "/golden.json");
+  const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
+  const auto ids = golden["greedy"].get<std::vector<int32_t>>();
+  const std::vector<int64_t> rows = read_i64(path + "/authors.safetensors", "rows");
+  const std::vector<float> authors = read_f32(path + "/authors.safetensors", "logits");
+  const LoadedModel model = model_at(path);
+  const auto vocab = static_cast<size_t>(model.family->geometry().vocab);
+  REQUIRE(authors.size() == rows.size() * vocab);
+  const auto logits = [&](Numerics numerics, std::optional<DeepseekArithmetic> arithmetic, int chunk) {
+    EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
+    config.numerics = numerics;
+    config.deepseek_arithmetic = arithmetic;
+    config.prefill_chunk = chunk;
+    Engine engine(model, config, kPlenty);
+    const Continuation run = run_along(engine, prompt, ids);
+    std::vector<float> at;
+    for (const int64_t row : rows) {
+      const auto decoded = row - static_cast<int64_t>(prompt.size()) + 1;  // row 0 of these is the prompt's last
+      const std::vector<float>& from = decoded < 0 ? run.prompt_logits : run.decode_logits;
+      const auto begin = from.begin() + (decoded < 0 ? row : decoded) * static_cast<int64_t>(vocab);
+      at.insert(at.end(), begin, begin + static_cast<int64_t>(vocab));
+    }
+    return at;
+  };
+  const auto kAuthors = DeepseekArithmetic::kAuthors, kTransformers = DeepseekArithmetic::kTransformers;
+  const std::vector<float> plain = logits(Numerics::kReference, std::nullopt, 64);
+  CHECK(plain == logits(Numerics::kReference, kTransformers, 64));
+  const double sides = relative_error(plain, authors);
+  CHECK(sides > 0.02);  // what follows tells them apart
+  for (const int chunk : {64, 1}) {
+    const std::vector<float> exact = logits(Numerics::kReference, kAuthors, chunk);
+    std::vector<double> errors;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      errors.push_back(relative_error({exact.data() + row * vocab, vocab}, {authors.data() + row * vocab, vocab}));
+    }
+    std::sort(errors.begin(), errors.end());
+    MESSAGE("authors in reference numerics, chunks of " << chunk << ": median " << errors[errors.size() / 2]
+                                                        << ", most " << errors.back() << "; transformers " << sides);
+    // Sums are made in another order: a value on the edge between two codes may end as the other one.
+    CHECK(errors[errors.size() / 2] < 1e-5);
+    CHECK(relative_error(exact, authors) < sides / 20);
+  }
+  const std::vector<float> served = logits(Numerics::kServe, std::nullopt, 64);
+  const std::vector<float> other = logits(Numerics::kServe, kTransformers, 64);
+  CHECK(served == logits(Numerics::kServe, kAuthors, 64));
+  MESSAGE("served: authors " << relative_error(served, authors) << " from their form and "
+                             << relative_error(served, plain) << " from transformers; transformers "
+                             << relative_error(other, plain) << " and " << relative_error(other, authors));
+  CHECK(relative_error(served, authors) < relative_error(served, plain));
+  CHECK(relative_error(other, plain) < relative_error(other, authors));
 }
 
 TEST_CASE("the bundled model reproduces its reference logits with the exact NVFP4 weights") {

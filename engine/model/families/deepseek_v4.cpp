@@ -1,7 +1,9 @@
 // deepseek_v4 (DeepSeek-V4-Flash): residual streams that are mixed, attention to a window and to compressed entries by
 // one key that is the value too, experts in every layer (the first ones choose by token id) beside a shared one.
-// Source: Hugging Face transformers 5.17, models/deepseek_v4. The authors' own inference also rounds cached rows, index
-// vectors and the inputs of quantized products to FP8 or FP4, and turns index vectors by a Hadamard matrix: not here.
+// Source: Hugging Face transformers 5.17, models/deepseek_v4. The authors' own inference also puts cached rows and
+// index vectors, turned by a Hadamard matrix, on the grids of FP8 and FP4: backends do, by
+// EngineConfig::deepseek_arithmetic. It rounds the inputs of quantized products to FP8 too: not here, where they are
+// bf16.
 #include <algorithm>
 #include <cmath>
 

@@ -6,6 +6,7 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/ops/activations.h"
+#include "kernels/ops/cache_grid.h"
 
 namespace ft {
 
@@ -72,6 +73,8 @@ cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec&
   args.cos = rotation.cos;
   args.sin = rotation.sin;
   args.half = static_cast<int>(rotation.half);
+  args.on_grids = parts_.deepseek_arithmetic == DeepseekArithmetic::kAuthors;
+  if (rounds_index(args.layer.index_dim)) args.hadamard_scale = hadamard_scale(args.layer.index_dim);
   args.q = rows(Slot::kQuery).data;
   args.q_stride = rows(Slot::kQuery).width;
   args.key = rows(Slot::kKey).data;
