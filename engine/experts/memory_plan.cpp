@@ -374,7 +374,7 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
 
 int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context) {
   const int64_t of_token = compressed_token_bytes(geometry, max_context);
-  return of_token > 0 ? std::max<int64_t>(1, kCompressedGroupBytes / of_token) : kCompressedGroupBytes;
+  return of_token > 0 ? std::max<int64_t>(1, kCompressedGroupBytes / of_token) : kTooMany;
 }
 
 int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,
