@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "engine/model/ngram_hash.h"
+#include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/ngram_rows.h"
+#include "engine/runtime/silent_backend.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
@@ -15,24 +17,9 @@ namespace ft {
 namespace {
 
 // Notes which tables a forward pass reads and computes nothing.
-class TableSites final : public Backend {
+class TableSites final : public SilentBackend {
  public:
-  void embed(const EmbedSpec&) override {}
-  void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
-  void linear_add(Slot, const Linear&) override {}
-  void attention(const AttentionSpec&) override {}
-  void glu(const GluSpec&) override {}
-  void moe(const MoeSpec&) override {}
-  void logits(const LogitsSpec&) override {}
-  void norm(Slot, const Norm&, Slot) override {}
-  void add(const AddSpec&) override {}
-  void delta_net(const DeltaNetSpec&) override {}
-  void streams_read(const StreamsSpec&, Slot) override {}
-  void streams_write(const StreamsSpec&, Slot) override {}
   void embed_ngrams(const NgramEmbedSpec& spec) override { tables.push_back(spec); }
-  void add_ngrams(const NgramAddSpec&) override {}
-  void compressed_attention(const CompressedAttentionSpec&) override {}
-  void grouped_linear(Slot, MatrixId, int, Slot) override {}
   std::vector<NgramEmbedSpec> tables;
 };
 
@@ -66,7 +53,9 @@ class RowSteps {
   }
   double microseconds() {
     const double begin = now_seconds();
-    for (const NgramEmbedSpec& spec : tables_) embed_ngrams(spec, *model_.weights, pool_, tokens_, states_, rows_);
+    for (const NgramEmbedSpec& spec : tables_) {
+      embed_ngrams(spec, *model_.weights, pool_, tokens_, states_, {rows_.row(0), rows_.stride()});
+    }
     return (now_seconds() - begin) * 1e6;
   }
   // The last table's rows, read one by one.

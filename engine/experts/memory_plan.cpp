@@ -101,6 +101,21 @@ int64_t state_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
   return times(times(geometry.state_floats, sizeof(float)), config.max_batch);
 }
 
+// What one token of a group gathers, or scores and chooses, whichever is more
+// (engine/runtime/cuda/compressed_memory.cpp).
+int64_t compressed_token_bytes(const ModelGeometry& geometry, int64_t max_context) {
+  int64_t kv = 0, most = 0;
+  for (const KvLayer& layer : geometry.kv) kv = std::max(kv, layer.elements());
+  for (const CompressedLayer& layer : geometry.compressed) {
+    const int64_t entries = layer.entries(max_context);
+    if (layer.blocks && layer.index_top_k >= entries) continue;  // such tokens attend to the cache
+    const int64_t row = times(layer.blocks ? kv : 2 * layer.head_dim, sizeof(bf16));
+    const int64_t choice = layer.index_dim > 0 ? times(plus(entries, layer.index_top_k), sizeof(float)) : 0;
+    most = std::max({most, times(layer.attended(max_context), row), choice});
+  }
+  return most;
+}
+
 // The slot table, every layer's plan and the forced choices of a step on a GPU (engine/runtime/cuda/cuda_moe.cpp),
 // which are kept apart by 256 bytes.
 int64_t device_table_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
@@ -152,9 +167,12 @@ FixedPools fixed_pools(const ModelGeometry& geometry, const ModelFormats& format
     // The choices of every layer of a prompt, where they are forced or read back.
     const int64_t picks = times(step_tokens(config), times(geometry.expert.top_k, sizeof(int32_t)));
     pools.staging = plus(pools.staging, times(picks, static_cast<int64_t>(geometry.moe_layers.size())));
+    // Rows of tables that stay on disk, as fp32 of at least a byte a value.
+    pools.staging = plus(pools.staging, times(step_tokens(config), times(formats.row_bytes_per_token, sizeof(float))));
     pools.prefill_staging = prefill_staging_bytes(geometry, formats);
     pools.activations = plus(pools.activations, device_table_bytes(geometry, config));
-    if (!geometry.compressed.empty()) pools.activations = plus(pools.activations, 2 * kCompressedGroupBytes);
+    const int64_t of_token = compressed_token_bytes(geometry, config.max_context);
+    if (of_token > 0) pools.activations = plus(pools.activations, times(2, std::max(of_token, kCompressedGroupBytes)));
   }
   pools.host_memory = std::max<int64_t>(0, inputs.host_memory_bytes);
   if (config.host_memory_limit_bytes) {
@@ -355,11 +373,8 @@ int64_t activation_bytes(const ModelGeometry& geometry, const EngineConfig& conf
 }
 
 int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context) {
-  int64_t most = 1;
-  for (const CompressedLayer& layer : geometry.compressed) {
-    most = std::max(most, layer.attended(max_context) * layer.head_dim * 2 * int64_t{sizeof(bf16)});
-  }
-  return std::max<int64_t>(1, kCompressedGroupBytes / most);
+  const int64_t of_token = compressed_token_bytes(geometry, max_context);
+  return of_token > 0 ? std::max<int64_t>(1, kCompressedGroupBytes / of_token) : kTooMany;
 }
 
 int default_prefill_chunk(const ModelGeometry& geometry, const ModelFormats& formats, const EngineConfig& config,

@@ -70,8 +70,9 @@ constexpr int64_t prefill_group_experts(int64_t experts, int64_t expert_bytes) {
   const int64_t group = fit > kMinStagedExperts ? fit : kMinStagedExperts;
   return group < experts ? group : experts;
 }
-// Tokens of a step that attend at a time on a GPU where attention is to compressed entries: what each attends to is
-// gathered first, as keys and values, and these are kCompressedGroupBytes for all of them, or 1 token's.
+// Tokens of a step that attend at a time on a GPU where attention is to compressed entries, or to blocks of tokens of
+// which one may have to choose: what each attends to is gathered first, as keys and values, and these, or the scores
+// where they are more, are kCompressedGroupBytes for all of them, or 1 token's.
 inline constexpr int64_t kCompressedGroupBytes = int64_t{64} << 20;
 int64_t compressed_group_tokens(const ModelGeometry& geometry, int64_t max_context);
 // The prefill chunk to serve with where nobody asked for one: on the host the config's own; on a GPU the most tokens,

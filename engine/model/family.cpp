@@ -18,10 +18,10 @@ constexpr std::array kFamilies = {
     FamilyDesc{"qwen3_moe", true, make_qwen3_moe},
     FamilyDesc{"qwen3_5_moe", true, make_qwen3_5_moe},
     FamilyDesc{"qwen3_5_moe_text", true, make_qwen3_5_moe},
-    FamilyDesc{"qwen4_exp", false, make_qwen4_exp},
-    FamilyDesc{"qwen4_exp_text", false, make_qwen4_exp},
-    FamilyDesc{"qwen3_8_flash_next", false, make_qwen4_exp},
-    FamilyDesc{"qwen3_8_flash_next_text", false, make_qwen4_exp},
+    FamilyDesc{"qwen4_exp", true, make_qwen4_exp},
+    FamilyDesc{"qwen4_exp_text", true, make_qwen4_exp},
+    FamilyDesc{"qwen3_8_flash_next", true, make_qwen4_exp},
+    FamilyDesc{"qwen3_8_flash_next_text", true, make_qwen4_exp},
 };
 
 }  // namespace

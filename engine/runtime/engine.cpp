@@ -5,6 +5,7 @@
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/engine_state.h"
 #include "engine/runtime/host_backend.h"
+#include "engine/runtime/silent_backend.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
@@ -14,25 +15,10 @@ namespace ft {
 namespace {
 
 // Notes which MoE layers a forward pass asks for and computes nothing.
-class MoeSites final : public Backend {
+class MoeSites final : public SilentBackend {
  public:
   explicit MoeSites(size_t layers) : sites(layers) {}
-  void embed(const EmbedSpec&) override {}
-  void linear(Slot, const Norm&, std::initializer_list<Linear>) override {}
-  void linear_add(Slot, const Linear&) override {}
-  void attention(const AttentionSpec&) override {}
-  void glu(const GluSpec&) override {}
   void moe(const MoeSpec& spec) override { sites.at(static_cast<size_t>(spec.moe_layer)) = spec; }
-  void logits(const LogitsSpec&) override {}
-  void norm(Slot, const Norm&, Slot) override {}
-  void add(const AddSpec&) override {}
-  void delta_net(const DeltaNetSpec&) override {}
-  void streams_read(const StreamsSpec&, Slot) override {}
-  void streams_write(const StreamsSpec&, Slot) override {}
-  void embed_ngrams(const NgramEmbedSpec&) override {}
-  void add_ngrams(const NgramAddSpec&) override {}
-  void compressed_attention(const CompressedAttentionSpec&) override {}
-  void grouped_linear(Slot, MatrixId, int, Slot) override {}
   std::vector<MoeSpec> sites;
 };
 

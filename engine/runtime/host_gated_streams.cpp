@@ -72,7 +72,8 @@ void HostBackend::read_gated_streams(const StreamsSpec& spec, Slot to) {
 }
 
 void HostBackend::embed_ngrams(const NgramEmbedSpec& spec) {
-  ft::embed_ngrams(spec, parts_.weights, parts_.pool, *tokens_, states_, buffers_[Slot::kNgram]);
+  const RowBuffer<float>& to = buffers_[Slot::kNgram];
+  ft::embed_ngrams(spec, parts_.weights, parts_.pool, *tokens_, states_, {to.row(0), to.stride()});
 }
 
 // What a token's n-grams add before the convolution, to kNgramKey, and its norm, to kStreamNormed.

@@ -17,7 +17,7 @@ int32_t id_of(float kept) { return std::bit_cast<int32_t>(kept); }
 class NgramRows {
  public:
   NgramRows(const NgramEmbedSpec& spec, const ModelWeights& weights, const StepTokens& tokens, StateCache& states,
-            const RowBuffer<float>& to)
+            const NgramRowsTo& to)
       : hash_(*spec.hash),
         table_(weights[spec.table]),
         begin_(spec.state_begin),
@@ -46,7 +46,7 @@ class NgramRows {
   }
   void read(Range part) {
     for_rows(part, [&](int64_t task, int64_t row) {
-      table_.read(row, to_.row(task / hash_.heads()) + task % hash_.heads() * table_.width());
+      table_.read(row, to_.data + task / hash_.heads() * to_.stride + task % hash_.heads() * table_.width());
     });
   }
 
@@ -80,13 +80,13 @@ class NgramRows {
   int64_t begin_ = 0;
   const StepTokens& tokens_;
   StateCache& states_;
-  const RowBuffer<float>& to_;
+  NgramRowsTo to_;
 };
 
 }  // namespace
 
 void embed_ngrams(const NgramEmbedSpec& spec, const ModelWeights& weights, WorkerPool& pool, const StepTokens& tokens,
-                  StateCache& states, const RowBuffer<float>& to) {
+                  StateCache& states, const NgramRowsTo& to) {
   NgramRows rows(spec, weights, tokens, states, to);
   pool.run([&](int worker, int workers) {
     const Range part = split_range(rows.tasks(), worker, workers);

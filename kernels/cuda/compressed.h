@@ -23,6 +23,7 @@ struct CompressedLayerView {
   int ratio = 0;  // 0: no entries
   bool overlap = false;
   int index_dim = 0, index_heads = 0, index_top_k = 0;
+  bool blocks = false;  // index entries of blocks of an ordinary attention's tokens (blocks.h): head_dim is 0
   int ring_rows = 0, entries = 0, open_ring = 0;
   bf16* rows = nullptr;  // of sequence 0
   int64_t sequence_elements = 0;
@@ -31,10 +32,11 @@ struct CompressedLayerView {
 
   constexpr int halves() const { return overlap ? 2 : 1; }
   constexpr int open_rows() const { return ratio * halves(); }
-  constexpr int open_row_floats() const { return 2 * halves() * (head_dim + index_dim); }
+  constexpr int open_row_floats() const { return blocks ? index_dim : 2 * halves() * (head_dim + index_dim); }
   // Rows that a token attends to when its sequence has `positions`.
   constexpr int attended(int64_t positions) const {
     const auto p = static_cast<int>(positions), all = ratio > 0 ? p / ratio : 0;
+    if (blocks) return index_top_k < all ? index_top_k * ratio + ratio - 1 : p;
     return (window < p ? window : p) + (index_dim > 0 && index_top_k < all ? index_top_k : all);
   }
 };
@@ -84,7 +86,7 @@ struct CompressedGroup {
   int64_t first = 0, count = 0;
   float* scores = nullptr;      // (count, layer.entries)
   int32_t* chosen = nullptr;    // (count, index_top_k)
-  bf16* gathered = nullptr;     // (count, gathered_rows, 2 * head_dim): key and value
+  bf16* gathered = nullptr;     // (count, gathered_rows) rows: key and value, of blocks all key heads and all values
   int64_t gathered_rows = 0;    // layer.attended(max_positions) or more
   int32_t* sequence = nullptr;  // (count), for attention over what was gathered
   int64_t* position = nullptr;

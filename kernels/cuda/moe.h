@@ -156,7 +156,7 @@ void plan_layer(const PlanArgs& args, StreamHandle stream);
 struct RouteArgs {
   const float* x = nullptr;  // (tokens, x_stride) residual rows of hidden
   int64_t x_stride = 0;
-  const float* norm_w = nullptr;  // (hidden)
+  const float* norm_w = nullptr;  // (hidden), or null: rows are packed as they are
   float norm_eps = 0;
   PackedMatrix router;          // (experts, hidden)
   const float* bias = nullptr;  // (experts) added to the products, or null
@@ -172,8 +172,8 @@ struct RouteArgs {
 // rmsnorm_pack, matvec and router_top_k with their bits, in three launches, or four with two norms.
 void route(const RouteArgs& args, StreamHandle stream);
 // route and plan_layer; one launch, or two with two norms, where the router is bf16 and not by_score, tokens <= 2,
-// experts <= 1024 and k <= 16 and its rows fit into a block's shared memory: for one token and at most 256 experts by a
-// cluster (route_token.cuh). REQUIRES plan.ids == top.ids, plan.x == the experts' words.
+// experts <= 1024 and k <= 16 and its rows fit into a block's shared memory: for one normed token and at most 256
+// experts by a cluster (route_token.cuh). REQUIRES plan.ids == top.ids, plan.x == the experts' words.
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream);
 
 // `fetch` in a launch of its own, for probes and tests; await_copies spins until its copies have arrived, whoever makes

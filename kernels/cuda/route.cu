@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (warp < r.blocks) load_weights(r, warp, lane, weights);
   // The norm's weights too: from memory they are a microsecond away, and nobody but this step's norm has read them.
   Row row;
-  const bool one_row = r.tokens == 1 && Row::fits(r.source.cols);
+  const bool one_row = r.tokens == 1 && r.source.norm_w != nullptr && Row::fits(r.source.cols);
   if (one_row) row.load_weights(r.source.norm_w, static_cast<int>(r.source.cols));
   let_next_start();
   wait_for_previous();
@@ -356,14 +356,18 @@ void route(const RouteArgs& args, StreamHandle stream) {
   pack_for_experts(args, stream);
   MatvecArgs product;
   const int64_t experts = args.router.layout.rows, cols = args.router.layout.cols;
-  RmsnormPackArgs norm{.x = args.x,
-                       .x_stride = args.x_stride,
-                       .w = args.norm_w,
-                       .eps = args.norm_eps,
-                       .tokens = args.top.tokens,
-                       .cols = cols,
-                       .words = args.words};
-  rmsnorm_pack(norm, stream);
+  if (args.norm_w == nullptr) {
+    pack_activations({args.x, args.x_stride, args.top.tokens, cols, args.words}, stream);
+  } else {
+    rmsnorm_pack({.x = args.x,
+                  .x_stride = args.x_stride,
+                  .w = args.norm_w,
+                  .eps = args.norm_eps,
+                  .tokens = args.top.tokens,
+                  .cols = cols,
+                  .words = args.words},
+                 stream);
+  }
   product.input = {.words = args.words};
   product.tokens = args.top.tokens;
   product.outputs[0] = {args.router, args.bias, args.logits, experts, false};
@@ -378,7 +382,7 @@ void route(const RouteArgs& args, StreamHandle stream) {
 
 void route_and_plan(const RouteArgs& args, const PlanArgs& plan, StreamHandle stream) {
   const int most_distinct = check_plan(plan);
-  FT_CHECK(args.norm_w != nullptr && plan.tokens == args.top.tokens && plan.top_k == args.top.k);
+  FT_CHECK(plan.tokens == args.top.tokens && plan.top_k == args.top.k);
   FT_CHECK(plan.x == (args.experts_words == nullptr ? args.words : args.experts_words));
   if (route_token_takes(args, plan, most_distinct)) {
     pack_for_experts(args, stream);

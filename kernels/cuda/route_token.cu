@@ -285,8 +285,8 @@ TokenRoute token_route(const RouteArgs& args) {
 bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_distinct) {
   const PackedLayout& layout = args.router.layout;
   const auto unaligned = (reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.norm_w)) % 8;
-  if (layout.format != FormatId::kBf16 || args.top.by_score || args.top.tokens != 1 || layout.rows > kMaxExperts ||
-      args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
+  if (layout.format != FormatId::kBf16 || args.norm_w == nullptr || args.top.by_score || args.top.tokens != 1 ||
+      layout.rows > kMaxExperts || args.top.k > kMaxChoices || !Row::fits(layout.cols) || unaligned != 0) {
     return false;
   }
   const int64_t allowed = with_kernel(layout.rows, [&]<int kPerLane>() { return shared_bytes_allowed<kPerLane>(); });

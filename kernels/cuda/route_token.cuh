@@ -5,7 +5,7 @@
 
 namespace ft::cuda {
 
-// False where the device has no clusters of that size or the layer does not fit.
+// False where the device has no clusters of that size, the layer does not fit, or its rows are not normed.
 bool route_token_takes(const RouteArgs& args, const PlanArgs& plan, int most_distinct);
 // REQUIRES route_token_takes().
 void route_token(const RouteArgs& args, const PlanArgs& plan, int most_distinct, StreamHandle stream);

@@ -54,7 +54,8 @@ bool runs_on_device(const std::string& path) {
 
 std::vector<std::string> one_of_each_family() {
   std::vector<std::string> paths = {test::data_path("tiny-moe")};
-  for (const char* name : {"gpt_oss.small", "gemma4.older", "qwen3_5_moe_text.b", "deepseek_v4.published"}) {
+  for (const char* name :
+       {"gpt_oss.small", "gemma4.older", "qwen3_5_moe_text.b", "deepseek_v4.published", "qwen4_exp.published"}) {
     const std::string path = test::data_path("golden/" + std::string(name));
     if (runs_on_device(path)) paths.push_back(path);
   }

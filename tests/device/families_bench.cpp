@@ -49,6 +49,11 @@ std::vector<Kind> kinds() {
     "rope_theta": 10000.0, "compress_rope_theta": 160000.0, "hidden_act": "silu", "expert_dtype": "fp4",
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0",
     "weight_block_size": [128, 128]}})";
+  const char* const next = R"({"model_type": "qwen4_exp_text", "hidden_size": 2560, "num_attention_heads": 24,
+    "num_key_value_heads": 2, "head_dim": 256, "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640,
+    "num_experts": 64, "num_experts_per_tok": 10, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
+    "output_gate_type": "sigmoid", "hc_count": 4, "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_kv_heads": 1,
+    "indexer_head_dim": 128, "indexer_budget": 2048, "indexer_compress_ratio": 4, "partial_rotary_factor": 0.25})";
   return {{"Qwen3.6-35B-A3B delta net", qwen, "layer_types", "linear_attention"},
           {"Qwen3.6-35B-A3B attention", qwen, "layer_types", "full_attention"},
           {"gpt-oss-120b sliding", oss, "layer_types", "sliding_attention"},
@@ -57,7 +62,9 @@ std::vector<Kind> kinds() {
           {"Gemma-4-26B-A4B full", gemma, "layer_types", "full_attention"},
           {"DeepSeek-V4-Flash window", deepseek, "compress_ratios", 0},
           {"DeepSeek-V4-Flash ratio 4", deepseek, "compress_ratios", 4},
-          {"DeepSeek-V4-Flash ratio 128", deepseek, "compress_ratios", 128}};
+          {"DeepSeek-V4-Flash ratio 128", deepseek, "compress_ratios", 128},
+          {"Qwen3.8-Flash-Next delta net", next, "layer_types", "linear_attention"},
+          {"Qwen3.8-Flash-Next attention", next, "layer_types", "full_attention"}};
 }
 
 LoadedModel load(const Kind& kind, int layers) {

@@ -14,6 +14,8 @@ void test_attention_options(Context& context);
 void test_attention_parts(Context& context);
 void test_delta_net(Context& context);
 void test_streams(Context& context);
+void test_gated_streams(Context& context);
+void test_blocks(Context& context);
 void bench_ops(Context& context);
 
 }  // namespace ft::device_test

@@ -1,5 +1,5 @@
 // device_test_ops [--scalar] [--bench] [matvec] [experts] [rows] [router] [attention] [attention_options]
-// [attention_parts] [delta_net] [streams]
+// [attention_parts] [delta_net] [streams] [gated_streams] [blocks]
 #include "tests/device/lists.h"
 
 int main(int argc, char** argv) {
@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
                                  {"attention_parts", test_attention_parts},
                                  {"delta_net", test_delta_net},
                                  {"streams", test_streams},
+                                 {"gated_streams", test_gated_streams},
+                                 {"blocks", test_blocks},
                                  {"matvec", test_matvec},
                                  {"experts", test_experts}};
   return run_tests(argc, argv, kTests, bench_ops);

@@ -22,6 +22,7 @@ struct RouteShape {
   int promotions = 1;      // at most so many a layer
   int fetch_of_two = 1;    // of two misses so many are fetched, 0 to 2
   bool options = false;    // a bias, factors of experts, and a norm of the experts' own
+  bool plain = false;      // rows are not normed
 };
 
 class RouteRig {
@@ -55,7 +56,7 @@ class RouteRig {
     plan.stream.synchronize();
     args.x = rows_.as<float>() + s.hidden;
     args.x_stride = s.hidden;
-    args.norm_w = rows_.as<float>();
+    args.norm_w = s.plain ? nullptr : rows_.as<float>();
     args.norm_eps = 1e-6f;
     args.router = {layout, router_.data(), 1.0f};
     auto* at = out_.as<uint32_t>();
@@ -252,10 +253,17 @@ void test_route(Report& report) {
                               {128, 8, 1, 2816, 8, true, false, 1, 1, true},
                               {300, 6, 1, 512, 0, false, false, 1, 1, true},
                               {128, 4, 2, 2880, 0, false, false, 1, 1, true},
-                              {64, 4, 8, 256, 0, true, false, 1, 1, true}}) {
+                              {64, 4, 8, 256, 0, true, false, 1, 1, true},
+                              {128, 8, 1, 2048, 0, false, true, 1, 1, false, true},
+                              {512, 10, 1, 2560, 8, false, true, 1, 1, false, true},
+                              {512, 10, 2, 2560, 0, false, false, 1, 1, false, true},
+                              {64, 4, 8, 256, 0, true, false, 1, 1, false, true}}) {
     std::string name =
         text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s%s", s.experts, s.top_k,
-             static_cast<long long>(s.hidden), s.tokens, s.options ? ", options" : "",
+             static_cast<long long>(s.hidden), s.tokens,
+             s.options ? ", options"
+             : s.plain ? ", not normed"
+                       : "",
              s.all_slots ? ", all in slots" : "", s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
     if (s.victims) name += text(", victims known, %d of 2 fetched, %d promoted", s.fetch_of_two, s.promotions);
     const std::string difference = compare_routes(s, false);

@@ -144,6 +144,8 @@ void test_sequences(Context& context) {
   check_cases(context, {"gpt_oss.small", "gemma4.older", "gemma4.plain", "qwen3_5_moe_text.b"});
 }
 
-void test_compressed_sequences(Context& context) { check_cases(context, {"deepseek_v4.published"}); }
+void test_compressed_sequences(Context& context) {
+  check_cases(context, {"deepseek_v4.published", "qwen4_exp.published"});
+}
 
 }  // namespace ft::device_test

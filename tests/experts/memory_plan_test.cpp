@@ -263,6 +263,38 @@ TEST_CASE("compressed caches count: rings, entries, index entries, and open toke
   CHECK(activation_bytes(c.geometry, c.config) > activations);
 }
 
+TEST_CASE("on a GPU groups of tokens gather the blocks that they choose, where any may choose") {
+  Case c = plain_case();
+  c.inputs.device = Device::kCuda;
+  c.inputs.device_memory_bytes = kGiB;
+  const auto beside_host = [&](int64_t top_k) {
+    c.geometry.compressed.assign(c.geometry.kv.size(),
+                                 {.ratio = 4, .index_dim = 16, .index_heads = 2, .index_top_k = top_k, .blocks = true});
+    return plan_with(c, 16).pool_bytes("activations") - activation_bytes(c.geometry, c.config);
+  };
+  const int64_t tables = beside_host(256);  // 1024 positions are 256 blocks
+  CHECK(compressed_group_tokens(c.geometry, c.config.max_context) >= kMaxPrefillChunk);
+  CHECK(beside_host(255) == tables + 2 * kCompressedGroupBytes);
+  const int64_t row = 2 * 4 * 64 * 2;
+  CHECK(compressed_group_tokens(c.geometry, c.config.max_context) == kCompressedGroupBytes / ((255 * 4 + 3) * row));
+  CHECK(beside_host(1) == tables + 2 * kCompressedGroupBytes);  // scores and choice are less than 7 rows
+  CHECK(compressed_group_tokens(c.geometry, c.config.max_context) == kCompressedGroupBytes / (7 * row));
+  c.config.max_context = c.geometry.max_positions;
+  const int64_t entries = c.config.max_context / 4;
+  REQUIRE((entries + 1) * 4 > 7 * row);
+  CHECK(compressed_group_tokens(c.geometry, c.config.max_context) == kCompressedGroupBytes / ((entries + 1) * 4));
+}
+
+TEST_CASE("on a GPU rows that stay on disk cross in pinned memory, as fp32") {
+  Case c = plain_case();
+  c.inputs.device = Device::kCuda;
+  c.inputs.device_memory_bytes = kGiB;
+  const int64_t without = plan_with(c, 16).pool_bytes("staging");
+  c.formats.row_table_bytes = kGiB;
+  c.formats.row_bytes_per_token = 96;
+  CHECK(plan_with(c, 16).pool_bytes("staging") == without + 64 * 96 * 4);
+}
+
 TEST_CASE("every table of cos and sin counts") {
   Case c = plain_case();
   const int64_t one = activation_bytes(c.geometry, c.config);

@@ -1,22 +1,27 @@
 #include "engine/runtime/cuda/compressed_memory.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/experts/memory_plan.h"
 #include "kernels/base/error.h"
 
 namespace ft {
 
-CompressedMemory::CompressedMemory(const BackendParts& parts)
+CompressedMemory::CompressedMemory(const BackendParts& parts, const cuda::Stream& stream)
     : layers_(parts.family.geometry().compressed), positions_(parts.max_context) {
   if (layers_.empty()) return;
-  int64_t elements = 0, floats = 0, dim = 0, top_k = 1;
-  for (const CompressedLayer& layer : layers_) {
+  const std::vector<KvLayer>& kv = parts.family.geometry().kv;
+  int64_t elements = 0, floats = 0, dim = 0, top_k = 1, row_elements = 0;
+  for (size_t index = 0; index < layers_.size(); ++index) {
+    const CompressedLayer& layer = layers_[index];
     begins_.push_back(elements);
     open_begins_.push_back(floats);
     elements += layer.elements(positions_) * parts.sequences;
     floats += layer.open_floats() * parts.sequences;
     dim = std::max(dim, layer.head_dim);
+    if (layer.blocks && !may_choose(static_cast<int>(index))) continue;
+    row_elements = std::max(row_elements, layer.blocks ? kv[index].elements() : 2 * layer.head_dim);
     gathered_rows_ = std::max(gathered_rows_, layer.attended(positions_));
     if (layer.index_dim == 0) continue;
     entries_ = std::max(entries_, layer.entries(positions_));
@@ -26,10 +31,22 @@ CompressedMemory::CompressedMemory(const BackendParts& parts)
   rows_ = cuda::DeviceBuffer(elements * int64_t{sizeof(bf16)});
   open_ = cuda::DeviceBuffer(floats * int64_t{sizeof(float)});
   fresh_ = cuda::DeviceBuffer(parts.max_tokens * dim * int64_t{sizeof(bf16)});
-  gathered_ = cuda::DeviceBuffer(group_tokens_ * gathered_rows_ * 2 * dim * int64_t{sizeof(bf16)});
+  gathered_ = cuda::DeviceBuffer(group_tokens_ * gathered_rows_ * row_elements * int64_t{sizeof(bf16)});
   scores_ = cuda::DeviceBuffer(group_tokens_ * entries_ * int64_t{sizeof(float)});
   chosen_ = cuda::DeviceBuffer(group_tokens_ * top_k * int64_t{sizeof(int32_t)});
   places_ = cuda::DeviceBuffer(group_tokens_ * int64_t{sizeof(int64_t) + sizeof(int32_t)});
+  place_index_weights(stream);
+}
+
+// All layers have an index of one shape.
+void CompressedMemory::place_index_weights(const cuda::Stream& stream) {
+  const CompressedLayer& layer = layers_.front();
+  if (!layer.blocks) return;
+  weights_of_heads_.assign(static_cast<size_t>(layer.index_heads),
+                           static_cast<float>(1.0 / std::sqrt(static_cast<double>(layer.index_dim))));
+  const auto bytes = static_cast<int64_t>(weights_of_heads_.size() * sizeof(float));
+  index_weights_ = cuda::DeviceBuffer(bytes);
+  cuda::copy_to_device(index_weights_.data(), weights_of_heads_.data(), bytes, stream.handle());
 }
 
 cuda::CompressedLayerView CompressedMemory::layer(int index) const {
@@ -42,6 +59,7 @@ cuda::CompressedLayerView CompressedMemory::layer(int index) const {
   view.index_dim = static_cast<int>(shape.index_dim);
   view.index_heads = shape.index_dim > 0 ? static_cast<int>(shape.index_heads) : 0;
   view.index_top_k = static_cast<int>(shape.index_top_k);
+  view.blocks = shape.blocks;
   view.ring_rows = static_cast<int>(shape.ring_rows(positions_));
   view.entries = static_cast<int>(shape.entries(positions_));
   view.open_ring = static_cast<int>(shape.open_ring());
@@ -72,6 +90,7 @@ namespace {
 template <class T>
 void copy_ring(T* to, int64_t to_rows, const T* from, int64_t from_rows, int64_t width, int64_t length,
                const cuda::Stream& stream) {
+  if (width == 0) return;
   for (int64_t p = std::max<int64_t>(0, length - std::min(to_rows, from_rows)); p < length;) {
     const int64_t at = p % to_rows, from_at = p % from_rows;  // up to the end of either ring
     const int64_t count = std::min({length - p, to_rows - at, from_rows - from_at});

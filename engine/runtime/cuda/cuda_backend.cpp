@@ -34,7 +34,8 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
       moe_layer_count_(static_cast<int64_t>(parts.backend.family.geometry().moe_layers.size())),
       vocab_(parts.backend.family.geometry().vocab),
       sequences_(parts.backend, parts.config.max_batch, main_),
-      compressed_(parts.backend),
+      compressed_(parts.backend, main_),
+      ngrams_(parts.backend),
       moe_(parts, main_, marks_),
       prefill_(parts, main_, moe_) {
   const ModelGeometry& geometry = parts_.family.geometry();
@@ -170,6 +171,7 @@ void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
   begin(tokens, decode, cuda::Placement::kTable);
   const bool forced = parts_.hooks.forced();
   fill_inputs(forced);
+  ngrams_.fill(tokens);
   if (!decode) return prefill_step(batch);
   if (forced) fill_choices();
   run(graphs_[static_cast<size_t>(count_) - 1]);
@@ -185,6 +187,7 @@ void CudaBackend::step(const StepTokens& tokens, const StepBatch& batch) {
 void CudaBackend::dense_step(const StepTokens& tokens, const StepBatch&) {
   begin(tokens, true, cuda::Placement::kAllHits);
   fill_inputs(parts_.hooks.forced());
+  ngrams_.fill(tokens);
   if (parts_.hooks.forced()) fill_choices();
   cuda::Graph& graph = dense_graphs_[static_cast<size_t>(count_) - 1];
   if (!graph && !config_.no_wait) graph = capture_forward(count_, cuda::Placement::kAllHits);
@@ -289,6 +292,7 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   FT_CHECK(other != nullptr);
   sequences_.copy_sequence(sequence, other->sequences_, from_sequence, length, main_);
   compressed_.copy_sequence(sequence, other->compressed_, from_sequence, length, main_);
+  ngrams_.copy_sequence(sequence, other->ngrams_, from_sequence);
   main_.synchronize();
 }
 

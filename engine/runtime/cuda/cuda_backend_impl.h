@@ -1,6 +1,6 @@
 // The class behind make_cuda_backend (cuda_backend.h), shared by cuda_backend.cpp (steps) and the files with the
 // family's operations as launches: cuda_operations.cpp, cuda_moe_operations.cpp,
-// cuda_sequence_operations.cpp, cuda_compressed_operations.cpp, cuda_prefill_operations.cpp.
+// cuda_sequence_operations.cpp, cuda_compressed_operations.cpp, cuda_gated_operations.cpp, cuda_prefill_operations.cpp.
 #pragma once
 
 #include <array>
@@ -10,8 +10,10 @@
 #include "engine/runtime/cuda/cuda_backend.h"
 #include "engine/runtime/cuda/cuda_moe.h"
 #include "engine/runtime/cuda/cuda_prefill.h"
+#include "engine/runtime/cuda/ngram_inputs.h"
 #include "engine/runtime/cuda/sequence_memory.h"
 #include "engine/runtime/worker_marks.h"
+#include "kernels/cuda/blocks.h"
 
 namespace ft {
 
@@ -61,6 +63,8 @@ class CudaBackend final : public ServeBackend {
   void delta_net(const DeltaNetSpec& spec) override;
   void streams_read(const StreamsSpec& spec, Slot to) override;
   void streams_write(const StreamsSpec& spec, Slot from) override;
+  void embed_ngrams(const NgramEmbedSpec& spec) override;
+  void add_ngrams(const NgramAddSpec& spec) override;
   void compressed_attention(const CompressedAttentionSpec& spec) override;
   void grouped_linear(Slot from, MatrixId weight, int groups, Slot to) override;
   void glu(const GluSpec& spec) override;
@@ -88,6 +92,12 @@ class CudaBackend final : public ServeBackend {
   }
   cuda::AttentionPrepareArgs prepare_args(const AttentionSpec& spec) const;
   cuda::CompressedArgs compressed_args(const CompressedAttentionSpec& spec) const;
+  cuda::CompressedArgs compressed_step(int layer, int rope, float norm_eps) const;
+  cuda::BlocksArgs blocks_args(const AttentionSpec& spec) const;
+  void attend_to_cache(const AttentionSpec& spec, const cuda::AttentionPrepareArgs& prepare);
+  void attend_to_blocks(const AttentionSpec& spec);
+  void attend_to_gathered(const AttentionSpec& spec, const cuda::BlocksArgs& args, int64_t first, int64_t end);
+  void read_gated_streams(const StreamsSpec& spec, Slot to);
   cuda::MatvecInput input_of(Slot from, const Norm& norm) const;
   cuda::MatvecOutput output_of(const Linear& output, bool add) const;
   const float* vector_or_null(VectorId id) const { return id.index < 0 ? nullptr : (*weights_)[id]; }
@@ -141,6 +151,7 @@ class CudaBackend final : public ServeBackend {
   std::array<Rows, kSlotCount> slots_{};
   SequenceMemory sequences_;
   CompressedMemory compressed_;
+  NgramInputs ngrams_;
   CudaMoe moe_;
   CudaPrefill prefill_;
 

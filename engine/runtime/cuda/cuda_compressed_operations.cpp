@@ -1,5 +1,5 @@
-// Mixed residual streams, attention to compressed entries and grouped products on a CUDA device: the same launches in
-// decode steps and in prompts.
+// Residual streams (gated ones: cuda_gated_operations.cpp), attention to compressed entries and grouped products on a
+// CUDA device: the same launches in decode steps and in prompts.
 #include <algorithm>
 
 #include "engine/runtime/cuda/cuda_backend_impl.h"
@@ -11,6 +11,7 @@
 namespace ft {
 
 void CudaBackend::streams_read(const StreamsSpec& spec, Slot to) {
+  if (spec.kind == StreamsKind::kGated) return read_gated_streams(spec, to);
   const Rows x = rows(Slot::kResidual), logits = rows(Slot::kStreamLogits), factors = rows(Slot::kStreamFactors);
   FT_CHECK(x.width % spec.streams == 0);
   cuda::StreamsReadArgs args;
@@ -47,14 +48,15 @@ void CudaBackend::streams_write(const StreamsSpec& spec, Slot from) {
   args.factors_stride = factors.width;
   args.from = rows(from).data;
   args.from_stride = rows(from).width;
+  if (spec.kind == StreamsKind::kGated) return cuda::gated_streams_write(args, main_.handle());
   cuda::streams_write(args, main_.handle());
 }
 
-cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec& spec) const {
-  const auto rows_of = [&](Slot slot) { return cuda::CompressedArgs::Rows{rows(slot).data, rows(slot).width}; };
-  const SequenceMemory::Rotation& rotation = sequences_.rotation(spec.rope);
+// Of a layer: the step's tokens, and the index where there is one.
+cuda::CompressedArgs CudaBackend::compressed_step(int layer, int rope, float norm_eps) const {
+  const SequenceMemory::Rotation& rotation = sequences_.rotation(rope);
   cuda::CompressedArgs args;
-  args.layer = compressed_.layer(spec.layer);
+  args.layer = compressed_.layer(layer);
   args.tokens = count_;
   args.sequence = input<int32_t>(inputs().sequence);
   args.position = input<int64_t>(inputs().position);
@@ -68,11 +70,18 @@ cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec&
       args.max_positions = std::max(args.max_positions, tokens_->position[static_cast<size_t>(run.first)] + run.count);
     }
   }
-  args.heads = spec.heads;
-  args.norm_eps = spec.norm_eps;
+  args.norm_eps = norm_eps;
   args.cos = rotation.cos;
   args.sin = rotation.sin;
   args.half = static_cast<int>(rotation.half);
+  args.index_q = {rows(Slot::kIndexQuery).data, rows(Slot::kIndexQuery).width};
+  return args;
+}
+
+cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec& spec) const {
+  const auto rows_of = [&](Slot slot) { return cuda::CompressedArgs::Rows{rows(slot).data, rows(slot).width}; };
+  cuda::CompressedArgs args = compressed_step(spec.layer, spec.rope, spec.norm_eps);
+  args.heads = spec.heads;
   args.on_grids = parts_.deepseek_arithmetic == DeepseekArithmetic::kAuthors;
   if (rounds_index(args.layer.index_dim)) args.hadamard_scale = hadamard_scale(args.layer.index_dim);
   args.q = rows(Slot::kQuery).data;
@@ -84,7 +93,6 @@ cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec&
   args.entry_logit = rows_of(Slot::kEntryLogit);
   args.index_value = rows_of(Slot::kIndexValue);
   args.index_logit = rows_of(Slot::kIndexLogit);
-  args.index_q = rows_of(Slot::kIndexQuery);
   args.index_weight = rows_of(Slot::kIndexWeight);
   args.entry_bias = vector_or_null(spec.entry_bias);
   args.entry_norm = vector_or_null(spec.entry_norm);

@@ -1,5 +1,7 @@
 // Operations that look back in a sequence, on a CUDA device: attention and gated delta nets, in decode steps and in
 // prompts.
+#include <algorithm>
+
 #include "engine/runtime/cuda/cuda_backend_impl.h"
 #include "kernels/base/error.h"
 
@@ -36,9 +38,14 @@ cuda::AttentionPrepareArgs CudaBackend::prepare_args(const AttentionSpec& spec) 
 }
 
 void CudaBackend::attention(const AttentionSpec& spec) {
+  if (spec.index.layer >= 0) return attend_to_blocks(spec);
+  attend_to_cache(spec, prepare_args(spec));
+}
+
+// To everything in the cache.
+void CudaBackend::attend_to_cache(const AttentionSpec& spec, const cuda::AttentionPrepareArgs& prepare) {
   const Rows out = rows(Slot::kAttention);
   const float* sinks = vector_or_null(spec.sinks);
-  const cuda::AttentionPrepareArgs prepare = prepare_args(spec);
   if (decode_) {
     cuda::attention_decode(
         {prepare, spec.scale, spec.window, out.data, out.width, sequences_.scratch(spec.kv_layer), sinks},
@@ -84,6 +91,78 @@ void CudaBackend::prefill_attend(const AttentionSpec& spec) {
   args.gated = spec.gated;
   args.sinks = vector_or_null(spec.sinks);
   cuda::prefill_attention(args, main_.handle());
+}
+
+cuda::BlocksArgs CudaBackend::blocks_args(const AttentionSpec& spec) const {
+  cuda::BlocksArgs args;
+  args.step = compressed_step(spec.index.layer, spec.rope, spec.norm_eps);
+  args.step.index_weight = {compressed_.index_weights(), 0};  // the same for every token
+  args.step.index_norm = (*weights_)[spec.index.entry_norm];
+  args.query_norm = (*weights_)[spec.index.query_norm];
+  args.kv = sequences_.kv(spec.kv_layer);
+  args.row_elements = parts_.family.geometry().kv[static_cast<size_t>(spec.kv_layer)].elements();
+  return args;
+}
+
+// A captured step serves every position, so that it always gathers where a token may ever choose; what a token that
+// does not choose attends to is the cache as it is. In a prompt such tokens have the arithmetic of any other prompt,
+// and those that choose that of a decode step: a function of the position.
+void CudaBackend::attend_to_blocks(const AttentionSpec& spec) {
+  FT_CHECK(spec.window == 0);
+  const cuda::BlocksArgs args = blocks_args(spec);
+  const cuda::AttentionPrepareArgs prepare = prepare_args(spec);
+  const bool may_choose = compressed_.may_choose(spec.index.layer);
+  const cuda::CompressedLayerView& layer = args.step.layer;
+  const int64_t first_choosing = (int64_t{layer.index_top_k} + 1) * layer.ratio - 1;  // position
+  const auto run_position = [&](const StepTokens::Run& run) {
+    return tokens_->position[static_cast<size_t>(run.first)];
+  };
+  cuda::blocks_prepare(args, main_.handle());
+  if (decode_ && may_choose) {
+    cuda::attention_prepare(prepare, main_.handle());
+    attend_to_gathered(spec, args, 0, count_);
+    return;
+  }
+  const bool all_choose = !decode_ && std::all_of(tokens_->runs.begin(), tokens_->runs.end(),
+                                                  [&](const auto& run) { return run_position(run) >= first_choosing; });
+  if (all_choose) {
+    cuda::attention_prepare(prepare, main_.handle());
+  } else {
+    attend_to_cache(spec, prepare);
+  }
+  if (decode_) return;
+  for (const StepTokens::Run& run : tokens_->runs) {
+    const int64_t before = std::clamp<int64_t>(first_choosing - run_position(run), 0, run.count);
+    attend_to_gathered(spec, args, run.first + before, run.first + run.count);
+  }
+  cuda::blocks_keep(args, main_.handle());
+}
+
+// Tokens [first, end), in groups.
+void CudaBackend::attend_to_gathered(const AttentionSpec& spec, const cuda::BlocksArgs& args, int64_t first,
+                                     int64_t end) {
+  const Rows q = rows(Slot::kQuery), out = rows(Slot::kAttention);
+  for (; first < end; first += compressed_.group_tokens()) {
+    const cuda::CompressedGroup group = compressed_.group(first, std::min(compressed_.group_tokens(), end - first));
+    cuda::compressed_choose(args.step, group, main_.handle());
+    cuda::blocks_gather(args, group, main_.handle());
+    cuda::AttentionArgs attend;
+    attend.q = q.data + first * q.width;
+    attend.q_stride = q.width;
+    attend.tokens = group.count;
+    attend.heads = spec.heads;
+    attend.kv_heads = spec.kv_heads;
+    attend.head_dim = spec.head_dim;
+    attend.scale = spec.scale;
+    attend.sequence = group.sequence;
+    attend.position = group.position;
+    attend.kv = {group.gathered, group.gathered_rows, 0};
+    attend.out = out.data + first * out.width;
+    attend.out_stride = out.width;
+    attend.gated = spec.gated;
+    attend.sinks = vector_or_null(spec.sinks);
+    cuda::attention(attend, main_.handle());
+  }
 }
 
 void CudaBackend::delta_net(const DeltaNetSpec& spec) {

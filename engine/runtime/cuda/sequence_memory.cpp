@@ -66,9 +66,9 @@ cuda::KvView SequenceMemory::kv(int kv_layer) const {
   return {rows_of(layer, 0), layer.rows, layer.rows < positions_ ? layer.rows : 0};
 }
 
-float* SequenceMemory::state(int state_layer, int64_t layer_floats) const {
-  FT_CHECK(state_layer >= 0 && (state_layer + 1) * layer_floats <= state_floats_);
-  return states_.as<float>() + state_layer * layer_floats;
+float* SequenceMemory::state_part(int64_t begin, int64_t floats) const {
+  FT_CHECK(begin >= 0 && begin + floats <= state_floats_);
+  return states_.as<float>() + begin;
 }
 
 void SequenceMemory::copy_sequence(int sequence, const SequenceMemory& from, int from_sequence, int64_t length,

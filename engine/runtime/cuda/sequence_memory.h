@@ -31,7 +31,10 @@ class SequenceMemory {
   const Rotation& rotation(int table) const { return rotations_[static_cast<size_t>(table)]; }
 
   // Of sequence 0; the others' follow at state_floats().
-  float* state(int state_layer, int64_t layer_floats) const;
+  float* state(int state_layer, int64_t layer_floats) const {
+    return state_part(state_layer * layer_floats, layer_floats);
+  }
+  float* state_part(int64_t begin, int64_t floats) const;
   int64_t state_floats() const { return state_floats_; }
 
   // The first `length` positions of a sequence of another memory of the same model, of rings what both hold; of states,
