@@ -65,10 +65,10 @@ class Progress {
 
 class Tuning {
  public:
-  explicit Tuning(const TuneRequest& request)
+  Tuning(const TuneRequest& request, const LoadedModel& loaded)
       : request_(request),
         progress_(request.budget_seconds),
-        preflight_(make_preflight(request)),
+        preflight_(make_preflight(request, loaded)),
         earlier_(request.resume ? earlier_samples() : std::nullopt),
         session_(session_options()),
         watch_(*context().cpus, context().gpu ? context().gpu->uuid : std::string()) {
@@ -343,8 +343,9 @@ class Tuning {
 
 Profile tune(const TuneRequest& request) { return tune(request, {}); }
 
-Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after) {
-  return Tuning(request).run(after);
+Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after,
+             const LoadedModel& loaded) {
+  return Tuning(request, loaded).run(after);
 }
 
 }  // namespace ft
