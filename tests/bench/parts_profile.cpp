@@ -23,6 +23,8 @@ class Profiler {
   void run() {
     if (!trace_.why_not().empty()) return report_.not_run("profile", name("all of it"), trace_.why_not());
     const int64_t slots = slots_of(one_.geometry, kSlotsPercent);
+    // What promotions cost, kernel by kernel: the same hybrid without any and with one a layer.
+    for (const int promotions : {0, 1}) promoting(slots, promotions);
     resident("T_res, context 32", one_.config(Strategy::kOffload, slots, 1), 1, kShortContext);
     EngineConfig longest = one_.config(Strategy::kOffload, slots, 1);
     longest.max_context = kLongContext + 1;
@@ -31,8 +33,6 @@ class Profiler {
       for (const bool ahead : {false, true}) decoding(strategy, slots, 1, ahead);
     }
     decoding(Strategy::kHybrid, slots, 4, false);
-    // What promotions cost, kernel by kernel: the same hybrid without any and with one a layer.
-    for (const int promotions : {0, 1}) promoting(slots, promotions);
   }
 
  private:
