@@ -122,7 +122,7 @@ class Tuning {
     c.routing_source = context().trace->source;
     c.memory = memory_text();
     c.banks = session_.bank_text();
-    c.likwid = likwid_text(likwid_status());
+    c.likwid = likwid_;
     c.forced = request_.forced;
     return c;
   }
@@ -329,6 +329,7 @@ class Tuning {
   LoadDisplay display_;
   Preflight preflight_;
   std::optional<SampleRecord> earlier_;
+  const std::string likwid_ = likwid_text(likwid_status());  // asked in a child: before there are weights
   ProbeSession session_;
   SampleRecord record_;
   std::set<std::string, std::less<>> done_;
