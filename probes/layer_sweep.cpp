@@ -47,8 +47,8 @@ class LayerSweepProbe final : public Probe {
       const bool first = threads == context.thread_counts.front();
       const std::unique_ptr<Engine> copying = first ? make_copy_engine_engine(context, *engine) : nullptr;
       const double pairs = kPairShare * share;
-      run_engine(context, *engine,
-                 share - (predicting != nullptr ? pairs : 0) - (copying != nullptr ? pairs : 0), result);
+      run_engine(context, *engine, share - (predicting != nullptr ? pairs : 0) - (copying != nullptr ? pairs : 0),
+                 result);
       // A layer that has nothing to do but to route.
       if (predicting != nullptr) {
         const int batch = context.base.max_batch;

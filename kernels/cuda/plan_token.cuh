@@ -21,7 +21,7 @@ struct TokenTable {
 struct TokenInput {
   uint64_t victims_after = 0;   // number of the plan after which the victims were found
   uint64_t released_after = 0;  // and of that after which nothing was held any more
-  uint32_t queued = 0;         // promotions of this step so far
+  uint32_t queued = 0;          // promotions of this step so far
   uint32_t posted = 0;
 
   TokenInput() = default;

@@ -262,8 +262,9 @@ constexpr OptionSpec kCellsOptions[] = {
 };
 constexpr ProgramSpec kCellsProgram = {
     .name = "bench_regret cells",
-    .summary = "Runs the cells that FILE lists: a JSON list of lists, the options of a cell each. Cells whose weights "
-               "are those of the cell before do not load them again.",
+    .summary =
+        "Runs the cells that FILE lists: a JSON list of lists, the options of a cell each. Cells whose weights "
+        "are those of the cell before do not load them again.",
     .examples = "  bench_regret cells group.json --seconds 400\n",
     .options = kCellsOptions,
     .positional = {.value_name = "FILE", .low = 1, .high = 1, .help = "The cells."},
@@ -275,15 +276,16 @@ std::vector<std::vector<std::string>> read_cells(const std::string& path) {
   try {
     return nlohmann::json::parse(file).get<std::vector<std::vector<std::string>>>();
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::kUsage, {.what = std::string("no JSON list of lists of options: ") + error.what(),
-                                    .path = path});
+    throw Error(ErrorKind::kUsage,
+                {.what = std::string("no JSON list of lists of options: ") + error.what(), .path = path});
   }
 }
 
 ParsedOptions parse_cell(const std::vector<std::string>& words) {
   std::vector<const char*> argv = {"bench_regret"};
   for (const std::string& word : words) argv.push_back(word.c_str());
-  const ParseResult parsed = parse_command_line(cell_program(), build_text(), static_cast<int>(argv.size()), argv.data());
+  const ParseResult parsed =
+      parse_command_line(cell_program(), build_text(), static_cast<int>(argv.size()), argv.data());
   if (!parsed.options) throw Error(ErrorKind::kUsage, {.what = "a cell is no request for help"});
   return *parsed.options;
 }

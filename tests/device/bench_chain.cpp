@@ -300,7 +300,8 @@ class Chain {
     copies_ = zeros(kMostCopies * static_cast<int64_t>(sizeof(cuda::Copy)));
     cuda::PinnedBuffer list(copies_.bytes());
     for (int i = 0; i < kMostCopies; ++i) {
-      list.as_host<cuda::Copy>()[i] = {bank_.as_device<std::byte>() + i * kCopyBytes, copied_.data() + i * kCopyBytes,
+      list.as_host<cuda::Copy>()[i] = {bank_.as_device<std::byte>() + i * kCopyBytes,
+                                       copied_.data() + i * kCopyBytes,
                                        arrived_.as<uint32_t>() + i * cuda::kArrivalParts,
                                        {.all = kCopyBytes / cuda::kUnitBytes, .gate_up = 1, .tail = 1}};
     }
@@ -380,9 +381,8 @@ void print(Chain& chain) {
 
 }  // namespace
 
-constexpr std::pair<unsigned, const char*> kOneNode[] = {{kQkv, "qkv"},      {kAttention, "attention"},
-                                                         {kOut, "out"},      {kRoute, "route"},
-                                                         {kGateUp, "gate_up"}, {kDown, "down"},
+constexpr std::pair<unsigned, const char*> kOneNode[] = {{kQkv, "qkv"},     {kAttention, "attention"}, {kOut, "out"},
+                                                         {kRoute, "route"}, {kGateUp, "gate_up"},      {kDown, "down"},
                                                          {kMerge, "merge"}};
 
 // What a copier adds to a layer of the chain and to each of its nodes by itself, a chain of its own; then what a chain

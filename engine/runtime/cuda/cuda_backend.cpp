@@ -293,8 +293,9 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
 }
 
 void CudaBackend::read_state(int sequence, std::span<float> state) const {
-  sequences_.read_state(sequence, state, main_);
-  main_.synchronize();
+  cuda::Stream stream;  // between steps the main one is idle
+  sequences_.read_state(sequence, state, stream);
+  stream.synchronize();
 }
 
 void CudaBackend::write_state(int sequence, std::span<const float> state) {
