@@ -1,6 +1,6 @@
 // Terms of the cost model that only some candidates engage, added to a fit of all the others with values, draws and
-// intervals of their own. They are differences between two series that were sampled in the same rounds, so that what the
-// sweep saw of the link and of a layer stays as it is.
+// intervals of their own. They are differences between two series that were sampled in the same rounds, so that what
+// the sweep saw of the link and of a layer stays as it is.
 #pragma once
 
 #include <cstdint>
