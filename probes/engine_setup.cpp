@@ -49,12 +49,12 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   return engine;
 }
 
-std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const Engine& other) {
-  if (context.base.device != Device::kCuda || other.config().slots == 0) return nullptr;
-  EngineConfig config = other.config();
-  config.promote_bytes_per_layer = context.model.weights->formats.expert_bytes_max;
+namespace {
+
+// Beside another one, its slots filled; null where it does not fit.
+std::unique_ptr<Engine> make_beside(const ProbeContext& context, const EngineConfig& config, const std::string& what) {
   try {
-    require_memory("an engine that promotes", engine_bytes(context, config), memory_left(context));
+    require_memory(what, engine_bytes(context, config), memory_left(context));
     auto engine = std::make_unique<Engine>(context.model, config, context.memory_inputs);
     fill_slots(*engine);
     return engine;
@@ -62,6 +62,24 @@ std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const
     if (error.kind() != ErrorKind::kFailed) throw;
     return nullptr;
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const Engine& other) {
+  if (context.base.device != Device::kCuda || other.config().slots == 0) return nullptr;
+  EngineConfig config = other.config();
+  config.promote_bytes_per_layer = context.model.weights->formats.expert_bytes_max;
+  return make_beside(context, config, "an engine that promotes");
+}
+
+std::unique_ptr<Engine> make_copy_engine_engine(const ProbeContext& context, const Engine& other) {
+  EngineConfig config = other.config();
+  const int proxy = 1;
+  if (context.base.device != Device::kCuda || config.slots == 0 || config.link_slowdown != 1) return nullptr;
+  if (config.threads + proxy > context.cpus->usable_cores) return nullptr;
+  config.fetch_mechanism = FetchMechanism::kCopyEngine;
+  return make_beside(context, config, "an engine with the copy engine");
 }
 
 std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, const Engine& other) {

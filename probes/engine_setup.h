@@ -26,6 +26,10 @@ std::unique_ptr<Engine> make_look_ahead_engine(const ProbeContext& context, cons
 // and where it does not fit beside it.
 std::unique_ptr<Engine> make_promoting_engine(const ProbeContext& context, const Engine& other);
 
+// On cuda an engine like `other` whose fetches the copy engine makes; null on the host device, with a slowed link,
+// where no core is left for its thread, and where it does not fit beside it.
+std::unique_ptr<Engine> make_copy_engine_engine(const ProbeContext& context, const Engine& other);
+
 // One point of the sweep: how many experts of a layer are where. Promoted ones are counted in cpu.
 struct SweepPoint {
   int tokens = 1;

@@ -9,7 +9,7 @@
 namespace ft {
 namespace {
 
-constexpr double kPairShare = 0.1;  // of a thread count's time, for pairs with and without look-ahead
+constexpr double kPairShare = 0.1;  // of a thread count's time, for pairs of two engines
 
 std::vector<int> arm_counts(int top_k, bool coarse) {
   std::set<int> counts = {0, 1, top_k};
@@ -44,9 +44,22 @@ class LayerSweepProbe final : public Probe {
       const std::unique_ptr<Engine> engine = make_probe_engine(context, threads);
       const std::string before = answer_hash(*engine);
       const std::unique_ptr<Engine> predicting = make_look_ahead_engine(context, *engine);
-      const double pairs = predicting == nullptr ? 0 : kPairShare * share;
-      run_engine(context, *engine, share - pairs, result);
-      if (predicting != nullptr) run_pairs(context, *engine, *predicting, pairs, result);
+      const bool first = threads == context.thread_counts.front();
+      const std::unique_ptr<Engine> copying = first ? make_copy_engine_engine(context, *engine) : nullptr;
+      const double pairs = kPairShare * share;
+      run_engine(context, *engine, share - (predicting != nullptr ? pairs : 0) - (copying != nullptr ? pairs : 0),
+                 result);
+      // A layer that has nothing to do but to route.
+      if (predicting != nullptr) {
+        const int batch = context.base.max_batch;
+        run_pairs(context, {*engine, *predicting, kLookAheadCoordinate, {"off", "router"}, {{1}, {batch}}}, pairs,
+                  result);
+      }
+      if (copying != nullptr) {
+        const int some = std::max(2, engine->geometry().expert.top_k / 2);
+        run_pairs(context, {*engine, *copying, kCopyEngineCoordinate, {"off", "on"}, {{1, 0, 1}, {1, 0, some}}}, pairs,
+                  result);
+      }
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
       if (context.progress) context.progress("layer_sweep", share);
     }
@@ -104,24 +117,29 @@ class LayerSweepProbe final : public Probe {
     for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
   }
 
-  // A layer that has nothing to do but to route, on both engines in turn.
-  static void run_pairs(ProbeContext& context, Engine& without, Engine& with, double share,
-                        std::vector<Samples>& result) {
+  struct Pairs {
+    Engine &without, &with;
+    const char* coordinate;
+    const char* words[2];  // in names: without, with
+    std::set<SweepPoint> points;
+  };
+  // The points on both engines in turn.
+  static void run_pairs(ProbeContext& context, const Pairs& pairs, double share, std::vector<Samples>& result) {
     std::vector<std::unique_ptr<PlanMaker>> plans;
     std::vector<std::unique_ptr<LayerLoop>> loops;
     std::vector<Series> series;
-    for (const int tokens : std::set<int>{1, context.base.max_batch}) {
-      for (Engine* engine : {&without, &with}) {
-        const SweepPoint nothing{tokens, 0, 0, 0, 0};
+    for (const SweepPoint& point : pairs.points) {
+      for (Engine* engine : {&pairs.without, &pairs.with}) {
         plans.push_back(std::make_unique<PlanMaker>(engine->geometry(), context.trace, engine->config().slots));
-        loops.push_back(std::make_unique<LayerLoop>(*engine, *plans.back(), nothing));
-        const int threads = engine->config().threads, predicts = engine == &with ? 1 : 0;
+        loops.push_back(std::make_unique<LayerLoop>(*engine, *plans.back(), point));
+        const int threads = engine->config().threads, is_with = engine == &pairs.with ? 1 : 0;
         Series one;
-        one.samples.name = std::string("look_ahead=") + (predicts == 1 ? "router" : "off") +
-                           ".tokens=" + std::to_string(tokens) + ".threads=" + std::to_string(threads);
+        one.samples.name = std::string(pairs.coordinate) + "=" + pairs.words[is_with] +
+                           (point.fetched > 0 ? ".f" + std::to_string(point.fetched) : "") +
+                           ".tokens=" + std::to_string(point.tokens) + ".threads=" + std::to_string(threads);
         one.samples.unit = "us";
-        one.samples.at = sweep_coordinates(nothing, threads, engine->geometry().expert.top_k);
-        one.samples.at[kLookAheadCoordinate] = predicts;
+        one.samples.at = sweep_coordinates(point, threads, engine->geometry().expert.top_k);
+        one.samples.at[pairs.coordinate] = is_with;
         one.sample = [loop = loops.back().get()] { return loop->microseconds_per_layer(); };
         series.push_back(std::move(one));
       }

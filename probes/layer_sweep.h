@@ -19,6 +19,10 @@ std::vector<SweepPoint> sweep_grid(const ExpertGeometry& expert, int max_batch, 
 // the same rounds: what the predicting router costs. All other series do not have it.
 inline constexpr const char* kLookAheadCoordinate = "look_ahead";
 
+// Coordinate of the series that time fetches in pairs, engines with the copy engine (1) and by the SM (0) in the same
+// rounds, of the first thread count only: the link is no other with more threads. All other series do not have it.
+inline constexpr const char* kCopyEngineCoordinate = "copy_engine";
+
 // Picks of `experts` of a point's experts: its tokens * top_k rows shared out evenly.
 int picks_of(const SweepPoint& point, int experts, int top_k);
 

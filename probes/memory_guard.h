@@ -24,6 +24,15 @@ MemoryBytes memory_left(const ProbeContext& context);
 // plan_memory.
 MemoryBytes engine_bytes(const ProbeContext& context, const EngineConfig& config);
 
+// While weights are filled in, with `done` of `total` bytes there: their pages are taken one by one, so another program
+// (a second tuning that began when memory was free for either) may take what the plan had counted on. Beside what is
+// still to come, host memory must be left for the page tables of all of it, and where a device reads the banks for the
+// driver's lists of their pages. Throws Error(kFailed). Pure.
+void require_memory_to_load(int64_t done_bytes, int64_t total_bytes, bool registered, int64_t available_bytes);
+// require_memory_to_load at every kLoadLookBytes of progress, asking the system; then `next`, if any.
+inline constexpr int64_t kLoadLookBytes = int64_t{256} << 20;
+ProgressFn guarded_progress(ProgressFn next, Device device);
+
 // Throws Error(kFailed) that names `what`, the bytes it needs and what is left. Pure.
 void require_memory(const std::string& what, const MemoryBytes& needed, const MemoryBytes& left);
 

@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "kernels/host/worker_pool.h"
 #include "probes/engine_setup.h"
+#include "probes/memory_guard.h"
 #include "probes/prompts.h"
 
 namespace ft {
@@ -85,8 +86,22 @@ MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const Memor
   return {options.device, std::min(device, options.device_memory_limit_bytes.value_or(device)), host};
 }
 
+MemoryBudget with_loaded(MemoryBudget budget, const LoadedModel& loaded, Device device) {
+  if (loaded.weights == nullptr) return budget;
+  const ModelFormats& formats = loaded.weights->formats;
+  budget.available_bytes += formats.expert_bytes_total + (device == Device::kHost ? formats.dense_bytes : 0);
+  return budget;
+}
+
+cuda::DeviceFacts with_loaded(cuda::DeviceFacts gpu, const LoadedModel& loaded) {
+  if (loaded.on_device != nullptr) gpu.free_bytes += loaded.weights->formats.dense_bytes;
+  return gpu;
+}
+
 ProbeSession::ProbeSession(const ProbeSessionOptions& options)
-    : topology_(detect_topology()), cpus_(detect_cpu_budget(topology_)), memory_(detect_memory_budget()) {
+    : topology_(detect_topology()),
+      cpus_(detect_cpu_budget(topology_)),
+      memory_(with_loaded(detect_memory_budget(), options.loaded, options.device)) {
   context_.topology = &topology_;
   context_.cpus = &cpus_;
   context_.memory = &memory_;
@@ -142,10 +157,17 @@ std::vector<std::vector<int32_t>> ProbeSession::read_prompts(const ModelGeometry
 }
 
 void ProbeSession::load_model(std::shared_ptr<const Family> family, const ProbeSessionOptions& options) {
-  WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
   LoadedModel& model = context_.model;
+  if (options.loaded.weights != nullptr) {
+    FT_CHECK(options.device != Device::kCuda || options.loaded.on_device != nullptr);
+    model = options.loaded;
+    if (model.on_device != nullptr) bank_text_ = bank_times_text(bank_times(*model.weights, *model.on_device));
+    return;
+  }
+  WorkerPool pool({.threads = cpus_.usable_cores, .cpus = cpus_.pinning});
   model.weights =
-      load_weights(*family, options.weights, pool, {.progress = options.progress, .notice = options.notice});
+      load_weights(*family, options.weights, pool,
+                   {.progress = guarded_progress(options.progress, options.device), .notice = options.notice});
   model.family = std::move(family);
   if (options.device != Device::kCuda) return;
   model.on_device = upload_weights(*model.weights, options.progress);

@@ -14,6 +14,9 @@ namespace ft {
 
 struct ProbeSessionOptions {
   WeightSource weights;  // model_path empty: no model
+  // What an earlier session loaded from the same weights (routing aside) for the same device: nothing is loaded. Null
+  // members: none.
+  LoadedModel loaded;
   std::vector<ExpertShape> expert_shapes;
   std::vector<int> threads;       // empty: 1 and all usable cores
   std::vector<int64_t> contexts;  // empty: 128
@@ -38,6 +41,9 @@ struct ProbeSessionOptions {
 EngineConfig probe_base_config(const ProbeSessionOptions& options, const ModelGeometry& geometry,
                                const ModelFormats& formats, const CpuBudget& cpus, const MemoryInputs& memory);
 MemoryInputs probe_memory_inputs(const ProbeSessionOptions& options, const MemoryBudget& budget);
+// As if what `loaded` holds were free: plans count it again. Pure.
+MemoryBudget with_loaded(MemoryBudget budget, const LoadedModel& loaded, Device device);
+cuda::DeviceFacts with_loaded(cuda::DeviceFacts gpu, const LoadedModel& loaded);
 
 class ProbeSession {
  public:

@@ -63,7 +63,9 @@ std::vector<const Samples*> with_threads(std::span<const Samples> samples, int t
 std::vector<SweepCell> sweep_cells(std::span<const Samples> samples, int threads) {
   std::vector<SweepCell> cells;
   std::vector<const Samples*> chosen = with_threads(samples, threads);
-  std::erase_if(chosen, [](const Samples* one) { return one->at.contains(kLookAheadCoordinate); });
+  std::erase_if(chosen, [](const Samples* one) {
+    return one->at.contains(kLookAheadCoordinate) || one->at.contains(kCopyEngineCoordinate);
+  });
   const std::vector<double> typical = typical_values(chosen);
   for (size_t i = 0; i < chosen.size(); ++i) {
     const Samples& one = *chosen[i];

@@ -60,22 +60,34 @@ void set_copy_engine(const LinkLine& gather, const LinkLine& engine, CostParamet
   cost[CostTerm::kCopyEnginePerExpert] = cost[CostTerm::kLinkPerExpert] * engine.per_blob / gather.per_blob;
 }
 
-// Seconds that look-ahead adds to a layer, by tokens: of every round of a pair.
-std::map<int, std::vector<double>> look_ahead_differences(std::span<const Samples> sweep, int threads) {
+// By a coordinate `key`: seconds a layer that the series with `what` take longer than their pairs, of every round.
+// threads: of these only; 0: of all.
+std::map<int, std::vector<double>> pair_differences(std::span<const Samples> sweep, const char* what, const char* key,
+                                                    int threads) {
   std::map<int, std::vector<double>> with, without, differences;
   for (const Samples& one : sweep) {
-    if (!one.at.contains(kLookAheadCoordinate) || static_cast<int>(coordinate(one, "threads")) != threads) continue;
-    const int tokens = static_cast<int>(coordinate(one, "tokens"));
-    (coordinate(one, kLookAheadCoordinate) > 0 ? with : without)[tokens] = one.values;
+    if (!one.at.contains(what)) continue;
+    if (threads != 0 && static_cast<int>(coordinate(one, "threads")) != threads) continue;
+    (coordinate(one, what) > 0 ? with : without)[static_cast<int>(coordinate(one, key))] = one.values;
   }
-  for (const auto& [tokens, values] : with) {
-    const std::vector<double>& other = without[tokens];
+  for (const auto& [at, values] : with) {
+    const std::vector<double>& other = without[at];
     for (size_t i = 0; i < std::min(values.size(), other.size()); ++i) {
-      differences[tokens].push_back(1e-6 * (values[i] - other[i]));
+      differences[at].push_back(1e-6 * (values[i] - other[i]));
     }
   }
   std::erase_if(differences, [](const auto& entry) { return entry.second.empty(); });
   return differences;
+}
+
+// By how much the fewest experts and every one more take longer, either of them perhaps shorter.
+void add_differences(const std::map<int, std::vector<double>>& differences, const Typical& typical,
+                     CostParameters& cost) {
+  const auto& [few, of_few] = *differences.begin();
+  const auto& [many, of_many] = *differences.rbegin();
+  const double at_few = typical(of_few), slope = (typical(of_many) - at_few) / (many - few);
+  cost[CostTerm::kCopyEngineFixed] = std::max(0.0, cost[CostTerm::kLinkFixed] + at_few - slope * few);
+  cost[CostTerm::kCopyEnginePerExpert] = std::max(0.0, cost[CostTerm::kLinkPerExpert] + slope);
 }
 
 void set_look_ahead(const std::map<int, std::vector<double>>& differences, const Typical& typical,
@@ -123,16 +135,24 @@ LinkLine link_line(std::span<const Samples> gather, std::string_view prefix) {
   return line_of(gather, prefix, plain_median);
 }
 
-void add_copy_engine_terms(std::span<const Samples> gather, uint64_t seed, CostFit& fit) {
+void add_copy_engine_terms(std::span<const Samples> sweep, std::span<const Samples> gather, uint64_t seed,
+                           CostFit& fit) {
+  const auto differences = pair_differences(sweep, kCopyEngineCoordinate, "fetched", 0);
   const LinkLine by_sm = link_line(gather, "sm_gather"), by_engine = link_line(gather, "copy_engine");
-  if (by_sm.per_blob <= 0 || by_engine.per_blob <= 0) return;
-  set_copy_engine(by_sm, by_engine, fit.cost);
   Random random(seed);
-  for (CostParameters& draw : fit.draws) {
-    const LinkLine sm = line_of(gather, "sm_gather", resampled(random));
-    const LinkLine engine = line_of(gather, "copy_engine", resampled(random));
-    const bool usable = sm.per_blob > 0 && engine.per_blob > 0;
-    set_copy_engine(usable ? sm : by_sm, usable ? engine : by_engine, draw);
+  if (differences.size() >= 2) {
+    add_differences(differences, plain_median, fit.cost);
+    for (CostParameters& draw : fit.draws) add_differences(differences, resampled(random), draw);
+  } else if (by_sm.per_blob > 0 && by_engine.per_blob > 0) {
+    set_copy_engine(by_sm, by_engine, fit.cost);
+    for (CostParameters& draw : fit.draws) {
+      const LinkLine sm = line_of(gather, "sm_gather", resampled(random));
+      const LinkLine engine = line_of(gather, "copy_engine", resampled(random));
+      const bool usable = sm.per_blob > 0 && engine.per_blob > 0;
+      set_copy_engine(usable ? sm : by_sm, usable ? engine : by_engine, draw);
+    }
+  } else {
+    return;
   }
   set_interval(CostTerm::kCopyEngineFixed, fit);
   set_interval(CostTerm::kCopyEnginePerExpert, fit);
@@ -148,7 +168,7 @@ void add_copier_term(std::span<const Samples> dense, uint64_t seed, CostFit& fit
 }
 
 void add_look_ahead_terms(std::span<const Samples> sweep, uint64_t seed, CostFit& fit) {
-  const auto differences = look_ahead_differences(sweep, fit.cost.threads);
+  const auto differences = pair_differences(sweep, kLookAheadCoordinate, "tokens", fit.cost.threads);
   if (differences.empty()) return;
   set_look_ahead(differences, plain_median, fit.cost);
   Random random(seed);

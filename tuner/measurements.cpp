@@ -109,7 +109,7 @@ std::vector<ThreadModel> fit_models(std::span<const Measurement> measurements, D
     const std::vector<SweepCell> cells = sweep_cells(sweep, count);
     ThreadModel model;
     model.cost = fit_cost(device, count, cells, seed);
-    add_copy_engine_terms(gather, seed, model.cost);
+    add_copy_engine_terms(sweep, gather, seed, model.cost);
     add_look_ahead_terms(sweep, seed, model.cost);
     add_copier_term(steps, seed, model.cost);
     std::vector<DenseCell> dense = dense_cells(steps, model.cost.cost, device, moe_layers);

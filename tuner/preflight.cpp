@@ -124,7 +124,7 @@ std::string slots_text(Strategy strategy, const Preflight& preflight) {
 
 }  // namespace
 
-Preflight make_preflight(const TuneRequest& request) {
+Preflight make_preflight(const TuneRequest& request, const LoadedModel& loaded) {
   check_packed_cache(request.weights, request.dry_run);
   Preflight preflight;
   preflight.family = make_family(load_model_config(request.weights.model_path));
@@ -132,12 +132,15 @@ Preflight make_preflight(const TuneRequest& request) {
   const HostTopology topology = detect_topology();
   const CpuBudget cpus = detect_cpu_budget(topology);
   preflight.options = session_options(request, geometry, cpus);
+  preflight.options.loaded = loaded;
   preflight.gpu = start_device(request.device);
+  if (preflight.gpu) preflight.gpu = with_loaded(*preflight.gpu, loaded);
   preflight.options.gpu = preflight.gpu;
   preflight.identity = {collect_host_identity(topology, cpus, preflight.gpu), collect_build_identity(),
                         collect_model_identity(*preflight.family, request.weights)};
   preflight.formats = inspect_formats(*preflight.family, request.weights);
-  preflight.memory = probe_memory_inputs(preflight.options, detect_memory_budget());
+  preflight.memory =
+      probe_memory_inputs(preflight.options, with_loaded(detect_memory_budget(), loaded, request.device));
   preflight.base = probe_base_config(preflight.options, geometry, preflight.formats, cpus, preflight.memory);
   preflight.bounds = slot_bounds(geometry, preflight.formats, preflight.base, preflight.memory);
   preflight.slots = pinned_slots(request, geometry);

@@ -28,8 +28,9 @@ struct Preflight {
   std::optional<cuda::DeviceFacts> gpu;  // on cuda, which this process then uses
 };
 
-// Throws Error: kUsage for pins outside what this machine and model allow, kFailed for what does not fit in memory.
-Preflight make_preflight(const TuneRequest& request);
+// loaded: ProbeSessionOptions::loaded. Throws Error: kUsage for pins outside what this machine and model allow, kFailed
+// for what does not fit in memory.
+Preflight make_preflight(const TuneRequest& request, const LoadedModel& loaded = {});
 
 // What --resume goes on from. That there is nothing is refused: a mistyped --output would measure everything again
 // while the user believes that it does not.

@@ -65,10 +65,10 @@ class Progress {
 
 class Tuning {
  public:
-  explicit Tuning(const TuneRequest& request)
+  Tuning(const TuneRequest& request, const LoadedModel& loaded)
       : request_(request),
         progress_(request.budget_seconds),
-        preflight_(make_preflight(request)),
+        preflight_(make_preflight(request, loaded)),
         earlier_(request.resume ? earlier_samples() : std::nullopt),
         session_(session_options()),
         watch_(*context().cpus, context().gpu ? context().gpu->uuid : std::string()) {
@@ -122,7 +122,7 @@ class Tuning {
     c.routing_source = context().trace->source;
     c.memory = memory_text();
     c.banks = session_.bank_text();
-    c.likwid = likwid_text(likwid_status());
+    c.likwid = likwid_;
     c.forced = request_.forced;
     return c;
   }
@@ -329,6 +329,7 @@ class Tuning {
   LoadDisplay display_;
   Preflight preflight_;
   std::optional<SampleRecord> earlier_;
+  const std::string likwid_ = likwid_text(likwid_status());  // asked in a child: before there are weights
   ProbeSession session_;
   SampleRecord record_;
   std::set<std::string, std::less<>> done_;
@@ -343,8 +344,9 @@ class Tuning {
 
 Profile tune(const TuneRequest& request) { return tune(request, {}); }
 
-Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after) {
-  return Tuning(request).run(after);
+Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after,
+             const LoadedModel& loaded) {
+  return Tuning(request, loaded).run(after);
 }
 
 }  // namespace ft

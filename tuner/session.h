@@ -21,6 +21,8 @@ struct TunedSession {
   const Analysis& analysis;
   const Profile& profile;
 };
-Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after);
+// loaded: the context.model of an earlier tuning with the same weights and device, whose loading this one is spared.
+Profile tune(const TuneRequest& request, const std::function<void(const TunedSession&)>& after,
+             const LoadedModel& loaded = {});
 
 }  // namespace ft

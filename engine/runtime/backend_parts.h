@@ -53,6 +53,9 @@ class ServeBackend : public StepBackend {
   virtual void restore_cache(const SlotTable::Content& content) = 0;  // copies blobs; throws as SlotTable::restore
   // The first `length` positions of a sequence of a backend of the same device and model.
   virtual void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) = 0;
+  // A sequence's recurrent state, ModelGeometry::state_floats of them, between steps.
+  virtual void read_state(int sequence, std::span<float> state) const = 0;
+  virtual void write_state(int sequence, std::span<const float> state) = 0;
 
   // Between steps: what misses do from the next decode step on. What is allocated stays; there are slots, and the table
   // has as many entries as the one before.

@@ -50,7 +50,7 @@ class Engine {
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
   // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
-  // Nor is a recurrent state, which has no positions: with one, what follows is for timing. REQUIRES
+  // Nor is a recurrent state, which has no positions: who goes back keeps it and gives it back. REQUIRES
   // can_rewind(sequence, length).
   void rewind_sequence(int sequence, int64_t length);
   // Whether a sequence that forgets its end still has all that its next token sees: always, but for a model whose
@@ -59,6 +59,10 @@ class Engine {
   // Makes `sequence` as if it had been fed what `from` fed to its own: the same bits, since numerics do not depend on
   // strategy, threads or slots. Serve numerics, the same model and from's length at most max_context: FT_CHECKed.
   void copy_sequence(int sequence, const Engine& from, int from_sequence);
+  // The recurrent state of an open sequence after all that it was fed: ModelGeometry::state_floats of them, none for
+  // most models. Serve numerics. Sizes are FT_CHECKed.
+  std::vector<float> recurrent_state(int sequence) const;
+  void restore_recurrent_state(int sequence, std::span<const float> state);
 
   // Runs one step. logits: (batch.logits_rows, vocab) row-major, valid until the next step.
   // REQUIRES runs of distinct open sequences, position == length, length + tokens <= max_context, tokens <=

@@ -113,4 +113,19 @@ void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) 
   s.reached[static_cast<size_t>(sequence)] = from.state_->reached[static_cast<size_t>(from_sequence)];
 }
 
+std::vector<float> Engine::recurrent_state(int sequence) const {
+  const State& s = *state_;
+  FT_CHECK(s.serves() && sequence_length(sequence) >= 0);
+  std::vector<float> state(static_cast<size_t>(geometry().state_floats));
+  if (!state.empty()) s.serve->read_state(sequence, state);
+  return state;
+}
+
+void Engine::restore_recurrent_state(int sequence, std::span<const float> state) {
+  State& s = *state_;
+  FT_CHECK(s.serves() && sequence_length(sequence) >= 0);
+  FT_CHECK(static_cast<int64_t>(state.size()) == geometry().state_floats);
+  if (!state.empty()) s.serve->write_state(sequence, state);
+}
+
 }  // namespace ft

@@ -39,6 +39,8 @@ class HostBackend final : public ServeBackend {
     moe_layer_.change_split(fetch_of_misses, promote_bytes_per_layer);
   }
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
+  void read_state(int sequence, std::span<float> state) const override { states_.read(sequence, state); }
+  void write_state(int sequence, std::span<const float> state) override { states_.write(sequence, state); }
 
   void embed(const EmbedSpec& spec) override;
   void linear(Slot from, const Norm& norm, std::initializer_list<Linear> outputs) override;

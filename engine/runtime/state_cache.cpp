@@ -19,4 +19,14 @@ void StateCache::copy_sequence(int sequence, const StateCache& from, int from_se
   std::copy_n(from.memory_.as<float>() + from_sequence * floats_, floats_, memory_.as<float>() + sequence * floats_);
 }
 
+void StateCache::read(int sequence, std::span<float> state) const {
+  FT_CHECK(sequence >= 0 && sequence < sequences_ && static_cast<int64_t>(state.size()) == floats_);
+  std::copy_n(memory_.as<float>() + sequence * floats_, floats_, state.data());
+}
+
+void StateCache::write(int sequence, std::span<const float> state) {
+  FT_CHECK(sequence >= 0 && sequence < sequences_ && static_cast<int64_t>(state.size()) == floats_);
+  std::copy_n(state.data(), floats_, memory_.as<float>() + sequence * floats_);
+}
+
 }  // namespace ft

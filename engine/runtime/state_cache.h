@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/host/host_memory.h"
 
@@ -23,6 +24,9 @@ class StateCache {
   float* part(int sequence, int64_t begin, int64_t floats);
   // All of it: a state has no positions, so it is the one after everything that was fed.
   void copy_sequence(int sequence, const StateCache& from, int from_sequence);
+  // Likewise of one sequence. REQUIRES as many floats.
+  void read(int sequence, std::span<float> state) const;
+  void write(int sequence, std::span<const float> state);
 
  private:
   int64_t floats_ = 0;

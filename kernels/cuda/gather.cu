@@ -1,6 +1,7 @@
 #include "kernels/cuda/error.cuh"
 #include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/packed_tile.cuh"
 
 namespace ft::cuda {
 namespace {
@@ -151,6 +152,9 @@ void gather(const Fetch& fetch, int blocks, StreamHandle stream) {
 void copy_queued(const CopierArgs& args, StreamHandle stream) {
   FT_CHECK(args.blocks >= 0 && args.repeat >= 1 && args.queue.words != nullptr && args.box != nullptr);
   const int blocks = args.blocks > 0 ? args.blocks : kCopierBlocks;
+  // A multiprocessor divides its memory between L1 and shared while it is empty: a copier that stays for a whole step
+  // with the least share keeps blocks that need more away from its multiprocessor all the while. It needs none itself.
+  allow_shared(copier_kernel, 0);
   launch_after_all(copier_kernel, static_cast<unsigned>(blocks), kThreads, 0, stream, args);
 }
 

@@ -19,13 +19,15 @@ struct TokenTable {
 
 // Words that a plan of one token needs beside PlanInput.
 struct TokenInput {
-  uint64_t victims_after = 0;  // number of the plan after which the victims were found
-  uint32_t queued = 0;         // promotions of this step so far
+  uint64_t victims_after = 0;   // number of the plan after which the victims were found
+  uint64_t released_after = 0;  // and of that after which nothing was held any more
+  uint32_t queued = 0;          // promotions of this step so far
   uint32_t posted = 0;
 
   TokenInput() = default;
   __device__ explicit TokenInput(const PlanArgs& a)
       : victims_after(a.victims == nullptr ? 0 : a.victims->plan_number),
+        released_after(a.victims == nullptr ? 0 : a.victims->released_after),
         queued(a.max_promotions > 0 ? __ldcg(a.queue.words + queued_word(kPromotion)) : 0),
         posted(static_cast<uint32_t>(a.table.clock[kPosted])) {}
 };
@@ -134,7 +136,8 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
     return false;
   }
   plan.time = time_of(a, input);
-  if (plan.time.new_step && input.aside > 0) return false;  // something is held from the step before
+  // Something may be held from the step before.
+  if (plan.time.new_step && input.aside > 0 && more.released_after != input.plan_number) return false;
   const bool has = lane < k, named = has && id >= 0;
   plan.id = id;
   plan.slot = named ? known.slot[id] : -1;

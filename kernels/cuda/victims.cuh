@@ -17,9 +17,20 @@ __device__ __forceinline__ uint64_t lowest_in_warp(uint64_t value) {
   return uint64_t{lowest} << 32 | __reduce_min_sync(kFullWarp, high == lowest ? low : ~0u);
 }
 
+// A slot's stamp; where the step ends with this layer, that of a held one as it is from now on.
+__device__ __forceinline__ uint64_t released_stamp(const VictimSearch& search, int slot, uint64_t stamp) {
+  if (stamp != kHeldStamp || search.priority_of_key == nullptr) return stamp;
+  const int32_t key = __ldcg(search.key_of_slot + slot);
+  stamp = victim_stamp(key < 0 ? 0 : __ldcg(search.priority_of_key + key), slot, search.slot_bits);
+  search.stamp[slot] = stamp;
+  return stamp;
+}
+
 // The `count` lowest of stamps [first, end) of `from`, every `step`-th pass of them: the i-th in lane i; kHeldStamp
-// where there are none. All that are not held are different.
-__device__ __forceinline__ uint64_t lowest_stamps(const uint64_t* from, int first, int end, int step, int count) {
+// where there are none. All that are not held are different. stamp_of(place, what is there) is each one's stamp.
+template <class StampOf>
+__device__ __forceinline__ uint64_t lowest_stamps(const uint64_t* from, int first, int end, int step, int count,
+                                                  StampOf&& stamp_of) {
   const auto lane = static_cast<int>(threadIdx.x) % kWarp;
   uint64_t best = kHeldStamp;
 #pragma unroll 1
@@ -29,6 +40,11 @@ __device__ __forceinline__ uint64_t lowest_stamps(const uint64_t* from, int firs
     for (int j = 0; j < kStampsPerLane; ++j) {
       const int at = base + j * kWarp + lane;
       own[j] = at < end ? __ldcg(from + at) : kHeldStamp;
+    }
+#pragma unroll
+    for (int j = 0; j < kStampsPerLane; ++j) {
+      const int at = base + j * kWarp + lane;
+      if (at < end) own[j] = stamp_of(at, own[j]);
     }
     own[kStampsPerLane] = best;
     best = kHeldStamp;
@@ -51,7 +67,8 @@ inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& 
   const auto lane = static_cast<int>(threadIdx.x), warp = block * 2 + static_cast<int>(threadIdx.y);
   const bool first_thread = threadIdx.x + threadIdx.y == 0;
   const uint64_t own =
-      lowest_stamps(search.stamp, warp * kStampsPerPass, search.slots, kSearchWarps * kStampsPerPass, search.count);
+      lowest_stamps(search.stamp, warp * kStampsPerPass, search.slots, kSearchWarps * kStampsPerPass, search.count,
+                    [&](int slot, uint64_t stamp) { return released_stamp(search, slot, stamp); });
   if (lane < search.count) search.to->found[warp * search.count + lane] = own;
   __syncthreads();
   uint32_t before = 0;
@@ -59,7 +76,8 @@ inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& 
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(&search.to->arrived) : "memory");
   }
   if (__syncthreads_or(first_thread && before == kSearchBlocks - 1) == 0 || threadIdx.y != 0) return;
-  const uint64_t stamp = lowest_stamps(search.to->found, 0, kSearchWarps * search.count, kStampsPerPass, search.count);
+  const uint64_t stamp = lowest_stamps(search.to->found, 0, kSearchWarps * search.count, kStampsPerPass, search.count,
+                                       [](int, uint64_t found) { return found; });
   if (lane < search.count) {
     Victim victim{-1, -1, 0};
     if (stamp != kHeldStamp) {
@@ -70,7 +88,9 @@ inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& 
     search.to->victim[lane] = victim;
   }
   if (lane == 0) {
-    search.to->plan_number = __ldcg(search.plan_number);
+    const uint64_t plan_number = __ldcg(search.plan_number);
+    search.to->plan_number = plan_number;
+    search.to->released_after = search.priority_of_key == nullptr ? 0 : plan_number;
     search.to->arrived = 0;
   }
 }

@@ -3,7 +3,9 @@
 // A plan with misses needs the slots with the lowest stamps. To search thousands of them takes a block several
 // microseconds in which nothing else of the step can run. But between two plans the table does not change, and a plan
 // of k experts has at most k hits and victims together: so blocks of the layer's gate_up launch find the k lowest
-// stamps, and the next plan of one token passes over those that are hits of its own.
+// stamps, and the next plan of one token passes over those that are hits of its own. Beside the step's last layer they
+// release what is held until the step ends, of which there is no plan left, so that the next step's first plan finds
+// nothing held: it took a whole block where one warp plans the others.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@ struct NextVictims {
   uint64_t plan_number;            // of the plan after which they were found; 0: none
   uint32_t arrived;                // blocks whose lists are written; 0 between launches
   uint32_t reserved;
+  uint64_t released_after;  // of the plan after which nothing was held any more; 0: none
   uint64_t found[kSearchWarps * kMaxNextVictims];
 };
 
@@ -36,10 +39,11 @@ struct VictimSearch {
   NextVictims* to = nullptr;  // null: no search
   int count = 0;              // 1 to kMaxNextVictims
   int32_t slots = 0, slot_bits = 0;
-  const uint64_t* stamp = nullptr;
+  uint64_t* stamp = nullptr;
   const int32_t* key_of_slot = nullptr;
   const uint64_t* filled_in = nullptr;
   const uint64_t* plan_number = nullptr;
+  const uint64_t* priority_of_key = nullptr;  // not null: beside the last layer's experts
 };
 // In a launch of its own: for tests. A step searches beside its experts (ExpertArgs::search).
 void search_victims(const VictimSearch& search, StreamHandle stream);

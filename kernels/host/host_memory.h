@@ -1,4 +1,5 @@
-// Large host buffers: anonymous mappings with huge-page advice, touched in parallel. Owner unmaps.
+// Large host buffers: anonymous mappings with huge-page advice, touched in parallel. Owner unmaps. A child that this
+// process forks has none of those that hold a huge page or more.
 #pragma once
 
 #include <cstddef>

@@ -23,6 +23,8 @@ class Profiler {
   void run() {
     if (!trace_.why_not().empty()) return report_.not_run("profile", name("all of it"), trace_.why_not());
     const int64_t slots = slots_of(one_.geometry, kSlotsPercent);
+    // What promotions cost, kernel by kernel: the same hybrid without any and with one a layer.
+    for (const int promotions : {0, 1}) promoting(slots, promotions);
     resident("T_res, context 32", one_.config(Strategy::kOffload, slots, 1), 1, kShortContext);
     EngineConfig longest = one_.config(Strategy::kOffload, slots, 1);
     longest.max_context = kLongContext + 1;
@@ -58,6 +60,18 @@ class Profiler {
       const std::unique_ptr<Engine> engine = one_.engine(plan.config);
       trace_.restart();
       return median(decode(*engine, plan, traces, batch, one_.bench.options.warm_steps, kSteps).step_seconds);
+    });
+  }
+
+  void promoting(int64_t slots, int promotions) {
+    const std::string what = "hybrid 25% q38-mixed, " + std::to_string(promotions) + " promotions a layer";
+    step(what, [&] {
+      TraceSet traces = one_.traces("q38-mixed");
+      DecodePlan plan = plan_decode(one_, traces, Strategy::kHybrid, slots, 1);
+      plan.config.promote_bytes_per_layer = promotions * one_.blob_bytes();
+      const std::unique_ptr<Engine> engine = one_.engine(plan.config);
+      trace_.restart();
+      return median(decode(*engine, plan, traces, 1, one_.bench.options.warm_steps, kSteps).step_seconds);
     });
   }
 

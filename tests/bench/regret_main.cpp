@@ -1,6 +1,9 @@
 // bench_regret: one cell of the regret table. Takes ft-tune's options for one context and one batch, tunes as ft-tune
 // does, then measures the candidates worth considering at length, interleaved, with the model still loaded, and appends
 // one JSON line (tests/bench/regret.schema.json). Exit codes are ft-tune's.
+//
+// bench_regret cells FILE: several cells in one process; while weights and device are the same they are loaded once. A
+// cell that fails does not end the others.
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -23,7 +26,10 @@ namespace ft::bench {
 namespace {
 
 constexpr int kMinRounds = 8;  // four odd and four even ones
-constexpr int kMaxRounds = 41;
+// From here on rounds end when the two fastest are told apart (the decode probe looks every eight rounds).
+constexpr int kEnoughRounds = 16;
+// Of a cell beside tuning and scoring, once its weights are there: engines are made, results written.
+constexpr double kCellSlackSeconds = 4;
 
 constexpr OptionSpec kOwnOptions[] = {
     {.name = "--cell",
@@ -44,12 +50,6 @@ constexpr OptionSpec kOwnOptions[] = {
      .high = kMaxBudgetSeconds,
      .help = "Time for measuring all candidates after the tuning."},
 };
-
-std::vector<OptionSpec> all_options() {
-  std::vector<OptionSpec> options(std::begin(kOwnOptions), std::end(kOwnOptions));
-  options.insert(options.end(), kTuneProgram.options.begin(), kTuneProgram.options.end());
-  return options;
-}
 
 // Groups that fit in memory together, the choice first in each: the rounds of all are paired with rounds of the choice.
 class Scorer {
@@ -89,7 +89,7 @@ class Scorer {
 
   void run_group(size_t begin, size_t end, double seconds) {
     const auto probe = make_decode_probe();
-    session_.context.budget = {.seconds = seconds, .min_samples = kMinRounds, .max_samples = kMaxRounds};
+    session_.context.budget = {.seconds = seconds, .min_samples = kMinRounds, .max_samples = kEnoughRounds};
     session_.context.yardstick = false;  // of interest between builds: here everything is of one run
     const std::vector<Samples> series = probe->run(session_.context);
     if (interrupted()) throw Error(ErrorKind::kInterrupted, {.what = "interrupted; the cell has no line"});
@@ -170,10 +170,20 @@ void print_cell(const OrderedJson& cell) {
       100 * cell["noise"].get<double>(), cell["seconds"].get<double>());
 }
 
-int run(const ParsedOptions& options) {
+bool same_weights(const TuneRequest& a, const TuneRequest& b) {
+  return a.device == b.device && a.weights.model_path == b.weights.model_path &&
+         a.weights.synthetic == b.weights.synthetic && a.weights.synthetic_seed == b.weights.synthetic_seed &&
+         a.weights.packed_cache == b.weights.packed_cache;
+}
+
+// Weights of the last cell that got as far as a profile, for the next one.
+struct Kept {
+  std::optional<TuneRequest> request;
+  LoadedModel model;
+};
+
+void run_cell(const ParsedOptions& options, Kept& kept) {
   const double begin = now_seconds();
-  install_interrupt_handler();
-  start_log(options.text("--log-level"));
   const TuneRequest request = parse_tune_request(options);
   for (const auto& [name, list] : {std::pair("--context", &request.contexts), std::pair("--batch", &request.batches)}) {
     if (list->size() == 1) continue;
@@ -184,7 +194,9 @@ int run(const ParsedOptions& options) {
   }
   const std::string results = options.text("--results");
   check_appendable(results);
-  tune(request, [&](const TunedSession& session) {
+  if (kept.request && !same_weights(*kept.request, request)) kept = {};  // before others take their place
+  const auto score = [&](const TunedSession& session) {
+    kept = {request, session.context.model};
     const double tuned = now_seconds();
     std::fputs(decision_table(session.profile).c_str(), stdout);
     const BandwidthRule rule = bandwidth_rule(session.input, session.analysis);
@@ -198,24 +210,118 @@ int run(const ParsedOptions& options) {
                   {end - begin, tuned - begin, end - tuned}, session.input.formats.expert_bytes_max);
     print_cell(cell);
     append_line(results, cell.dump());
-  });
+  };
+  tune(request, score, kept.model);
+}
+
+int run(const ParsedOptions& options) {
+  install_interrupt_handler();
+  start_log(options.text("--log-level"));
+  Kept kept;
+  run_cell(options, kept);
   return kExitDone;
+}
+
+std::vector<OptionSpec> all_options() {
+  std::vector<OptionSpec> options(std::begin(kOwnOptions), std::end(kOwnOptions));
+  options.insert(options.end(), kTuneProgram.options.begin(), kTuneProgram.options.end());
+  return options;
+}
+const std::vector<OptionSpec>& cell_options() {
+  static const std::vector<OptionSpec> options = all_options();
+  return options;
+}
+const ProgramSpec& cell_program() {
+  static const HelpLine lines[] = {{"--routing", "Presets: " + routing_preset_names() + "."}};
+  static const ProgramSpec program = {
+      .name = "bench_regret",
+      .summary = "Tunes one cell, then measures how much the choice loses against the best of many candidates.",
+      .examples =
+          "  bench_regret --cell tiny --results cells.jsonl --model tests/data/tiny-moe --device host --budget 10 "
+          "--context 128 --batch 1\n"
+          "  bench_regret cells group.json --seconds 400\n",
+      .options = cell_options(),
+      .more_help = lines,
+  };
+  return program;
+}
+
+constexpr OptionSpec kCellsOptions[] = {
+    {.name = "--seconds",
+     .kind = OptionKind::kNumber,
+     .value_name = "SECONDS",
+     .low = 1,
+     .high = kMaxBudgetSeconds,
+     .help = "Starts no cell whose tuning and scoring may end later than this."},
+    {.name = "--log-level",
+     .kind = OptionKind::kChoice,
+     .value_name = "LEVEL",
+     .default_text = "warning",
+     .choices = "debug|info|warning|error",
+     .help = "Least severe messages on stderr."},
+};
+constexpr ProgramSpec kCellsProgram = {
+    .name = "bench_regret cells",
+    .summary =
+        "Runs the cells that FILE lists: a JSON list of lists, the options of a cell each. Cells whose weights "
+        "are those of the cell before do not load them again.",
+    .examples = "  bench_regret cells group.json --seconds 400\n",
+    .options = kCellsOptions,
+    .positional = {.value_name = "FILE", .low = 1, .high = 1, .help = "The cells."},
+};
+
+std::vector<std::vector<std::string>> read_cells(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kUsage, {.what = "cannot be read", .path = path});
+  try {
+    return nlohmann::json::parse(file).get<std::vector<std::vector<std::string>>>();
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::kUsage,
+                {.what = std::string("no JSON list of lists of options: ") + error.what(), .path = path});
+  }
+}
+
+ParsedOptions parse_cell(const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {"bench_regret"};
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  const ParseResult parsed =
+      parse_command_line(cell_program(), build_text(), static_cast<int>(argv.size()), argv.data());
+  if (!parsed.options) throw Error(ErrorKind::kUsage, {.what = "a cell is no request for help"});
+  return *parsed.options;
+}
+
+int run_cells(const ParsedOptions& options) {
+  const double begin = now_seconds();
+  install_interrupt_handler();
+  start_log(options.text("--log-level"));
+  std::vector<ParsedOptions> cells;  // all of them are parsed before the first one runs
+  for (const auto& words : read_cells(options.positionals.at(0))) cells.push_back(parse_cell(words));
+  Kept kept;
+  int code = kExitDone;
+  for (const ParsedOptions& cell : cells) {
+    const double longest = cell.number("--budget") + cell.number("--score-seconds") + kCellSlackSeconds;
+    const std::string name = cell.text("--cell");
+    if (options.has("--seconds") && now_seconds() - begin + longest > options.number("--seconds")) {
+      std::printf("no time left for %s\n", name.c_str());
+      continue;
+    }
+    std::printf("cell %s\n", name.c_str());
+    std::fflush(stdout);
+    try {
+      run_cell(cell, kept);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kInterrupted) throw;
+      std::fprintf(stderr, "bench_regret: error: %s: %s\n", name.c_str(), error.what());
+      code = kExitFailed;
+    }
+  }
+  return code;
 }
 
 }  // namespace
 }  // namespace ft::bench
 
 int main(int argc, char** argv) {
-  const std::vector<ft::OptionSpec> options = ft::bench::all_options();
-  const ft::HelpLine lines[] = {{"--routing", "Presets: " + ft::routing_preset_names() + "."}};
-  const ft::ProgramSpec program = {
-      .name = "bench_regret",
-      .summary = "Tunes one cell, then measures how much the choice loses against the best of many candidates.",
-      .examples =
-          "  bench_regret --cell tiny --results cells.jsonl --model tests/data/tiny-moe --device host --budget 10 "
-          "--context 128 --batch 1\n",
-      .options = options,
-      .more_help = lines,
-  };
-  return ft::run_program(program, ft::build_text(), argc, argv, ft::bench::run);
+  const ft::Command cells[] = {{&ft::bench::kCellsProgram, ft::bench::run_cells}};
+  return ft::run_program(ft::bench::cell_program(), ft::build_text(), argc, argv, ft::bench::run, cells);
 }

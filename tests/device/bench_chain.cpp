@@ -2,9 +2,14 @@
 // of BENCHMARKS.md, one token, a short context, every layer's weights its own and cold. Microseconds a layer of the
 // whole chain and of the chain with one node left out: the difference is what the node costs where it stands; and what
 // an expert that all tokens share adds, in the chain and on a stream beside it. Prints a table; judges nothing.
+//
+// device_bench_chain copier: the same chain beside the copier of promotions (moe.h): one that leaves at once, one that
+// has nothing to copy, one that copies from the first layer to the last, by so many blocks each.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "kernels/cuda/memory_read.h"
 #include "kernels/cuda/ops.h"
@@ -43,6 +48,16 @@ struct Matrix {
   PackedLayout layout;
   int64_t offset = 0;
 };
+
+// The copier beside a chain. copies: of kCopyBytes each; 0: it has nothing to do.
+struct Beside {
+  int blocks = 0;  // 0: no copier
+  bool leaves = false;
+  int copies = 0;
+};
+constexpr int64_t kCopyBytes = int64_t{2} << 20;
+constexpr int kMostCopies = 64;
+constexpr uint64_t kCopierTimeoutNs = 1'000'000'000;
 
 class Chain {
  public:
@@ -99,9 +114,12 @@ class Chain {
   }
 
   // Microseconds a layer.
-  double us(unsigned nodes) {
+  double us(unsigned nodes, const Beside& beside = {}) {
+    if (beside.blocks > 0 && link_words_.bytes() == 0) make_queue();
     cuda::GraphCapture capture(stream());
+    if (beside.blocks > 0) start_copier(beside);
     for (int layer = 0; layer < g_.layers; ++layer) launch_layer(layer, nodes);
+    if (beside.blocks > 0) join_copier(beside);
     const cuda::Graph graph = capture.end();
     std::vector<double> seconds;
     for (int run = 0; run <= kRuns; ++run) {
@@ -114,6 +132,23 @@ class Chain {
     }
     std::sort(seconds.begin(), seconds.end());
     return seconds[seconds.size() / 2] * 1e6 / g_.layers;
+  }
+
+  // Microseconds of the link for the copies alone.
+  double copy_us(const Beside& beside) {
+    cuda::Event begin(true), end(true);
+    double best = 1;
+    for (int run = 0; run < 5; ++run) {
+      set_queue(beside.copies, false);
+      begin.record(stream());
+      cuda::CopierArgs args = copier(beside);
+      args.drain = true;
+      cuda::copy_queued(args, stream());
+      end.record(stream());
+      end.synchronize();
+      best = std::min(best, end.seconds_since(begin));
+    }
+    return best * 1e6;
   }
 
   // Of the residual and the cache's last keys after one step from the same start: all ways must agree.
@@ -248,6 +283,48 @@ class Chain {
     merge_.after_join = beside;
     if ((nodes & kMerge) != 0) cuda::wait_and_merge(wait_, merge_, stream());
   }
+  // The queue's words as a step's plans would leave them, and the copies that they count.
+  void set_queue(int copies, bool closed) {
+    auto* words = link_host_.as_host<uint32_t>() + (closed ? cuda::kLinkWords : 0);
+    std::fill_n(words, cuda::kLinkWords, 0);
+    words[cuda::queued_word(cuda::kPromotion)] = static_cast<uint32_t>(copies);
+    words[cuda::kClosed] = closed ? 1 : 0;
+    cuda::copy_to_device(link_words_.data(), words, cuda::kLinkWords * 4, stream());
+  }
+  void make_queue() {
+    link_words_ = zeros(256);
+    link_host_ = cuda::PinnedBuffer(2 * cuda::kLinkWords * 4);
+    copied_ = zeros(kMostCopies * kCopyBytes);
+    bank_ = cuda::PinnedBuffer(kMostCopies * kCopyBytes);
+    arrived_ = zeros(kMostCopies * cuda::kArrivalParts * 4);
+    copies_ = zeros(kMostCopies * static_cast<int64_t>(sizeof(cuda::Copy)));
+    cuda::PinnedBuffer list(copies_.bytes());
+    for (int i = 0; i < kMostCopies; ++i) {
+      list.as_host<cuda::Copy>()[i] = {bank_.as_device<std::byte>() + i * kCopyBytes,
+                                       copied_.data() + i * kCopyBytes,
+                                       arrived_.as<uint32_t>() + i * cuda::kArrivalParts,
+                                       {.all = kCopyBytes / cuda::kUnitBytes, .gate_up = 1, .tail = 1}};
+    }
+    cuda::copy_to_device(copies_.data(), list.host(), copies_.bytes(), stream());
+    rig_.stream.synchronize();
+  }
+  cuda::CopierArgs copier(const Beside& beside) {
+    cuda::LinkQueue queue;
+    queue.copies[cuda::kPromotion] = queue.copies[cuda::kPrefetch] = copies_.as<cuda::Copy>();
+    queue.words = link_words_.as<uint32_t>();
+    return {.queue = queue, .blocks = beside.blocks, .box = rig_.args.mailbox.box, .timeout_ns = kCopierTimeoutNs};
+  }
+  void start_copier(const Beside& beside) {
+    set_queue(beside.copies, beside.leaves);
+    link_forked_.record(stream());
+    link_forked_.make_wait(link_.handle());
+    cuda::copy_queued(copier(beside), link_.handle());
+  }
+  void join_copier(const Beside& beside) {
+    if (!beside.leaves) cuda::close_queue(copier(beside).queue, stream());
+    link_joined_.record(link_.handle());
+    link_joined_.make_wait(stream());
+  }
   void launch_shared(int layer, cuda::StreamHandle stream_of_it) {
     float *gate = shared_.as<float>(), *up = gate + kShared, *token = up + kShared;
     auto* words = reinterpret_cast<uint32_t*>(token + 64);
@@ -275,8 +352,10 @@ class Chain {
   int64_t layer_bytes_ = 0;
   cuda::DeviceBuffer dense_, slots_, residual_, norm_, q_, k_, v_, attended_, words_, scratch_words_, angles_, cache_,
       attention_scratch_, sequence_, position_, router_, activated_, rows_, shared_;
-  cuda::Stream beside_;
-  cuda::Event forked_, joined_;
+  cuda::Stream beside_, link_;
+  cuda::Event forked_, joined_, link_forked_, link_joined_;
+  cuda::DeviceBuffer link_words_, copied_, arrived_, copies_;
+  cuda::PinnedBuffer link_host_, bank_;
   cuda::PinnedBuffer row_;
   cuda::AttentionDecodeArgs attention_;
   cuda::RouteArgs route_;
@@ -302,6 +381,42 @@ void print(Chain& chain) {
 
 }  // namespace
 
+constexpr std::pair<unsigned, const char*> kOneNode[] = {{kQkv, "qkv"},     {kAttention, "attention"}, {kOut, "out"},
+                                                         {kRoute, "route"}, {kGateUp, "gate_up"},      {kDown, "down"},
+                                                         {kMerge, "merge"}};
+
+// What a copier adds to a layer of the chain and to each of its nodes by itself, a chain of its own; then what a chain
+// takes that is copied beside from its first layer to its last, for more copies one by one: the step from one line to
+// the next is the price of 2 MiB.
+void print_copier(Chain& chain, int layers) {
+  const double alone = chain.us(kAll);
+  std::printf("  alone %.2f us a layer\n", alone);
+  for (const int blocks : {1, 2, 4, cuda::kCopierBlocks, 16}) {
+    const Beside leaves{blocks, true, 0}, idle{blocks, false, 0};
+    std::printf("  %2d blocks: leaves at once %+.2f; idle %+.2f |", blocks, chain.us(kAll, leaves) - alone,
+                chain.us(kAll, idle) - alone);
+    for (const auto& [node, label] : kOneNode) {
+      std::printf(" %s %.2f %+.2f;", label, chain.us(node), chain.us(node, idle) - chain.us(node));
+    }
+    std::printf("\n    copies of 2 MiB beside all layers:");
+    for (const int copies : {1, 2, 4, 8, 16}) {
+      const Beside busy{blocks, false, copies};
+      const double step = (chain.us(kAll, busy) - alone) * layers;
+      std::printf(" %d: alone %.0f us, adds %.0f;", copies, chain.copy_us(busy), step);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+void bench_copier() {
+  for (const Geometry& geometry : kGeometries) {
+    Chain chain(geometry);
+    std::printf("geometry %s, %d layers\n", geometry.name, geometry.layers);
+    print_copier(chain, geometry.layers);
+  }
+}
+
 void bench_chain() {
   for (const Geometry& geometry : kGeometries) {
     Chain chain(geometry);
@@ -312,13 +427,22 @@ void bench_chain() {
 
 }  // namespace ft::device_test
 
-int main() {
+int main(int argc, char** argv) {
+  const std::string_view part = argc > 1 ? argv[1] : "";
+  if (argc > 2 || (argc > 1 && part != "copier")) {
+    std::fputs("usage: device_bench_chain [copier]\n", stderr);
+    return 2;
+  }
   std::string reason;
   if (ft::cuda::device_count(&reason) == 0) {
     std::printf("skipped: no device (%s)\n", reason.c_str());
     return 0;
   }
   ft::cuda::use_device(0);
-  ft::device_test::bench_chain();
+  if (part == "copier") {
+    ft::device_test::bench_copier();
+  } else {
+    ft::device_test::bench_chain();
+  }
   return 0;
 }

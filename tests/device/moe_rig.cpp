@@ -108,6 +108,7 @@ void PlanRig::restore(const SlotTable::Content& content) {
   arena.upload();
 }
 
+// Beside the experts of the layer before args.layer: before the first one, beside the last one's.
 void PlanRig::find_victims() {
   const cuda::SlotTableView& table = args.table;
   cuda::search_victims({.to = const_cast<cuda::NextVictims*>(args.victims),
@@ -117,7 +118,8 @@ void PlanRig::find_victims() {
                         .stamp = table.stamp,
                         .key_of_slot = table.key_of_slot,
                         .filled_in = table.filled_in,
-                        .plan_number = table.clock + cuda::kPlanNumber},
+                        .plan_number = table.clock + cuda::kPlanNumber,
+                        .priority_of_key = args.layer == 0 ? table.priority_of_key : nullptr},
                        stream.handle());
 }
 

@@ -66,7 +66,7 @@ class PlanRig {
   SlotTable::Content content() const;  // from the downloaded arena
   // Counters of arrival say kArrivedBefore, and the queue is empty: it has room for one plan of every layer.
   void begin_step();
-  // As beside a layer's experts: what the next plan of one token would take.
+  // As beside the experts of the layer before args.layer: what its plan of one token would take.
   void find_victims();
 
   static constexpr uint32_t kUnits = 11;  // of a made-up blob

@@ -2,9 +2,12 @@
 #include "kernels/host/host_memory.h"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -90,6 +93,25 @@ TEST_CASE("the owner unmaps; moves leave the source empty") {
     CHECK(c.bytes() == 256 * kMib);
   }
   CHECK(mapped_bytes() - before < 64 * kMib);
+}
+
+TEST_CASE("a forked child has no large buffer: pages that a device reads would be copied for it") {
+  ft::HostBuffer small(4096), large(2 * kMib);
+  large.data()[0] = small.data()[0] = std::byte{1};
+  const auto absent = [](ft::HostBuffer& buffer) {
+    unsigned char page = 0;
+    return ::mincore(buffer.data(), 4096, &page) != 0 && errno == ENOMEM;
+  };
+  CHECK(!absent(small));
+  CHECK(!absent(large));
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit((absent(small) ? 1 : 0) + (absent(large) ? 2 : 0));
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 2);
+  CHECK(large.data()[0] == std::byte{1});
 }
 
 TEST_CASE("a buffer larger than any machine is one clear error") {

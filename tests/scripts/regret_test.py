@@ -13,32 +13,50 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = ROOT / "build/tests/bench/bench_regret"
-# Loses 2 % in the first cell, 10 % in the others; fails or hangs where a file says so.
+# Loses 2 % in the first cell, 10 % in the others; fails, hangs or dies where a file says so, and has time for as many cells as
+# one says.
 STAND_IN = """#!/usr/bin/env python3
-import json, pathlib, sys, time
-value = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+import json, os, pathlib, sys, time
+
 here = pathlib.Path(sys.argv[0]).parent
-config = json.loads((pathlib.Path(value["--model"]) / "config.json").read_text())
-assert config["num_experts"] == 32 and value["--device"] == "host" and "--link-slowdown" not in value
-name = value["--cell"]
-with open(here / "calls", "a") as calls:
-    calls.write(name + "\\n")
-if (here / "hang").exists():
-    time.sleep(60)
-if (here / "fail").exists() and "ds_fp4" in name:
-    sys.exit(1)
-results = pathlib.Path(value["--results"])
-loss = 0.02 if not results.exists() or not results.read_text() else 0.10
-candidate = {"strategy": "offload", "threads": 2, "slots": 19, "split": "fetch all", "fetch_mechanism": "sm", "max_prefetches_per_layer": 0,
-             "predicted_ms": 1.0, "measured_ms": 1.05, "measured_low_ms": 1.0, "measured_high_ms": 1.1, "tok_s": [950.0], "choice_tok_s": [950.0]}
-cell = {"version": "1.0.0", "cell": name, "commit": "", "code_hash": "x", "device": "host", "machine": "m", "routing": "preset mixed",
-        "context": 128, "batch": int(value["--batch"]), "forced": [], "seconds": 20.0, "tune_seconds": 10.0, "score_seconds": 8.0,
-        "choice": 0, "best": 1, "regret": loss, "ratio": 1 + loss, "low": 1.01, "high": 1.2, "tie": False,
-        "rule": {"cpu_gbps": 30.0, "link_gbps": 10.0, "picks": "hybrid", "candidate": 1, "regret": 0.5, "ratio": 1.5, "low": 1.4, "high": 1.6},
-        "prediction_error_median": 0.05, "prediction_error_worst": 0.05, "held_out_error": 0.01, "noise": 0.01,
-        "candidates": [candidate, dict(candidate, strategy="cpu", measured_ms=1.15)]}
-with open(results, "a") as lines:
-    lines.write(json.dumps(cell) + "\\n")
+
+
+def run(words):
+    value = dict(zip(words[::2], words[1::2]))
+    config = json.loads((pathlib.Path(value["--model"]) / "config.json").read_text())
+    assert config["num_experts"] == 32 and value["--device"] == "host" and "--link-slowdown" not in value
+    name = value["--cell"]
+    with open(here / "calls", "a") as calls:
+        calls.write(name + "\\n")
+    if (here / "hang").exists():
+        time.sleep(60)
+    if (here / "die").exists() and "bf16" in name:
+        os.kill(os.getpid(), 9)
+    if (here / "fail").exists() and "ds_fp4" in name:
+        return 1
+    results = pathlib.Path(value["--results"])
+    loss = 0.02 if not results.exists() or not results.read_text() else 0.10
+    candidate = {"strategy": "offload", "threads": 2, "slots": 19, "split": "fetch all", "fetch_mechanism": "sm", "max_prefetches_per_layer": 0,
+                 "predicted_ms": 1.0, "measured_ms": 1.05, "measured_low_ms": 1.0, "measured_high_ms": 1.1, "tok_s": [950.0], "choice_tok_s": [950.0]}
+    cell = {"version": "1.0.0", "cell": name, "commit": "", "code_hash": "x", "device": "host", "machine": "m", "routing": "preset mixed",
+            "context": 128, "batch": int(value["--batch"]), "forced": [], "seconds": 20.0, "tune_seconds": 10.0, "score_seconds": 8.0,
+            "choice": 0, "best": 1, "regret": loss, "ratio": 1 + loss, "low": 1.01, "high": 1.2, "tie": False,
+            "rule": {"cpu_gbps": 30.0, "link_gbps": 10.0, "picks": "hybrid", "candidate": 1, "regret": 0.5, "ratio": 1.5, "low": 1.4, "high": 1.6},
+            "prediction_error_median": 0.05, "prediction_error_worst": 0.05, "held_out_error": 0.01, "noise": 0.01,
+            "candidates": [candidate, dict(candidate, strategy="cpu", measured_ms=1.15)]}
+    with open(results, "a") as lines:
+        lines.write(json.dumps(cell) + "\\n")
+    return 0
+
+
+assert sys.argv[1] == "cells"
+cells = json.loads(pathlib.Path(sys.argv[2]).read_text())
+assert len({words[words.index("--model") + 1] for words in cells}) == 1
+with open(here / "processes", "a") as processes:
+    processes.write(str(len(cells)) + "\\n")
+if (here / "time").exists():
+    cells = cells[:int((here / "time").read_text())]
+sys.exit(max([run(words) for words in cells], default=0))
 """
 
 
@@ -60,8 +78,8 @@ class RegretTest(unittest.TestCase):
     def run_it(self, *words):
         return subprocess.run(self.words(*words), capture_output=True, text=True, timeout=60)
 
-    def calls(self):
-        path = self.folder / "bin" / "calls"
+    def calls(self, what="calls"):
+        path = self.folder / "bin" / what
         return path.read_text().splitlines() if path.exists() else []
 
     def check_line(self, line):
@@ -118,6 +136,43 @@ class RegretTest(unittest.TestCase):
         self.assertEqual(again.returncode, 0)
         self.assertEqual(len(self.calls()), 6)
         self.assertEqual(self.run_it("--table").stdout, done.stdout[done.stdout.index("cell "):])
+
+    def test_cells_of_the_same_weights_are_one_process(self):
+        self.assertEqual(self.run_it("--host-small").returncode, 0)
+        self.assertEqual(self.calls("processes"), ["2", "2", "2"])
+        self.results.unlink()
+        self.assertEqual(self.run_it("--host-small", "--alone").returncode, 0)
+        self.assertEqual(self.calls("processes")[3:], ["1"] * 6)
+
+    def test_a_process_that_dies_costs_one_cell_a_time(self):
+        (self.folder / "bin" / "die").touch()
+        done = self.run_it("--host-small")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(self.calls()), 6)
+        self.assertEqual(done.stdout.count("failed: tiny-bf16"), 2)
+        self.assertEqual(len(self.results.read_text().splitlines()), 4)
+
+    def test_cells_that_found_no_time_are_left_and_come_with_the_same_command(self):
+        (self.folder / "bin" / "time").write_text("1")
+        done = self.run_it("--host-small", "--seconds", "200")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.calls()), 6)
+        self.results.unlink()
+        (self.folder / "bin" / "time").write_text("0")
+        done = self.run_it("--host-small", "--seconds", "200")
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(done.stdout.count("left: "), 6)
+        (self.folder / "bin" / "time").unlink()
+        self.assertEqual(self.run_it("--host-small", "--seconds", "200").returncode, 0)
+        self.assertEqual(len(self.calls()), 12)
+
+    def test_no_more_cells_are_begun_than_fit(self):
+        # A cell takes 10 s of tuning, 8 of scoring and 4 beside it, a process 4 more.
+        self.assertEqual(self.run_it("--host-small", "--seconds", "47").returncode, 0)
+        self.assertEqual(self.calls("processes"), ["1"] * 6)
+        self.results.unlink()
+        self.assertEqual(self.run_it("--host-small", "--seconds", "57").returncode, 0)
+        self.assertEqual(self.calls("processes")[6:], ["2"] * 3)
 
     def test_a_failed_cell_is_named_and_the_others_run(self):
         (self.folder / "bin" / "fail").touch()

@@ -65,7 +65,7 @@ TEST_CASE("the copy engine's link is the sweep's, higher by the lines' differenc
   CHECK(link_line(samples, "copy_engine").fixed == doctest::Approx(16e-6));
   CHECK(link_line(samples, "sm_gather").per_blob == doctest::Approx(54e-6));
   CostFit fit = some_fit();
-  add_copy_engine_terms(samples, 1, fit);
+  add_copy_engine_terms({}, samples, 1, fit);
   CHECK(fit.cost[CostTerm::kCopyEngineFixed] == doctest::Approx(9e-6 + 12e-6));
   CHECK(fit.cost[CostTerm::kCopyEnginePerExpert] == doctest::Approx(60e-6 * 50 / 54));
   const CostParameters engaged = engaged_cost(fit.cost, FetchMechanism::kCopyEngine, LookAhead::kOff);
@@ -75,7 +75,7 @@ TEST_CASE("the copy engine's link is the sweep's, higher by the lines' differenc
   CHECK(by_sm[CostTerm::kLinkFixed] == 9e-6);
 
   CostFit noisy = some_fit();
-  add_copy_engine_terms(gather(sm, engine, 0.03), 1, noisy);
+  add_copy_engine_terms({}, gather(sm, engine, 0.03), 1, noisy);
   for (const CostTerm term : {CostTerm::kCopyEngineFixed, CostTerm::kCopyEnginePerExpert}) {
     const Interval interval = noisy.intervals[static_cast<size_t>(term)];
     CHECK(interval.low <= noisy.cost[term]);
@@ -87,8 +87,41 @@ TEST_CASE("the copy engine's link is the sweep's, higher by the lines' differenc
   CostFit without = some_fit();  // one mechanism alone says nothing of the other
   std::vector<Samples> half = samples;
   std::erase_if(half, [](const Samples& one) { return one.name.starts_with("copy_engine"); });
-  add_copy_engine_terms(half, 1, without);
+  add_copy_engine_terms({}, half, 1, without);
   CHECK(without.cost[CostTerm::kCopyEnginePerExpert] == 0);
+}
+
+TEST_CASE("the sweep's pairs say what the copy engine costs, whatever the gather says, and are no cells of it") {
+  const auto fetches = [](double copy_engine, int fetched, std::vector<double> us) {
+    Samples one;
+    one.name = "pair";
+    one.unit = "us";
+    one.at = {{"threads", 4}, {"tokens", 1}, {"fetched", fetched}, {kCopyEngineCoordinate, copy_engine}};
+    one.values = std::move(us);
+    return one;
+  };
+  // 20 us more, 5 us less for every expert; a slow round meets both of a pair.
+  const std::vector<Samples> samples = {fetches(0, 1, {90, 290, 91}), fetches(1, 1, {105, 305, 106}),
+                                        fetches(0, 4, {300, 300, 300}), fetches(1, 4, {300, 300, 300})};
+  const std::vector<Samples> link = gather({4e-6, 54e-6}, {16e-6, 50e-6}, 0);
+  CostFit fit = some_fit();
+  add_copy_engine_terms(samples, link, 1, fit);
+  CHECK(fit.cost[CostTerm::kCopyEngineFixed] == doctest::Approx(29e-6));
+  CHECK(fit.cost[CostTerm::kCopyEnginePerExpert] == doctest::Approx(55e-6));
+  CHECK(sweep_cells(samples, 4).empty());
+  // Never below nothing.
+  const std::vector<Samples> faster = {fetches(0, 1, {90}), fetches(1, 1, {10}), fetches(0, 4, {300}),
+                                       fetches(1, 4, {20})};
+  CostFit least = some_fit();
+  add_copy_engine_terms(faster, {}, 1, least);
+  CHECK(least.cost[CostTerm::kCopyEngineFixed] == 0);
+  CHECK(least.cost[CostTerm::kCopyEnginePerExpert] == 0);
+  // One pair says nothing of the slope.
+  CostFit one = some_fit();
+  add_copy_engine_terms(std::span(samples).first(2), {}, 1, one);
+  CHECK(one.cost[CostTerm::kCopyEnginePerExpert] == 0);
+  add_copy_engine_terms(std::span(samples).first(2), link, 1, one);
+  CHECK(one.cost[CostTerm::kCopyEngineFixed] == doctest::Approx(9e-6 + 12e-6));
 }
 
 TEST_CASE("look-ahead costs what pairs differ by, per layer and per token, and no pair is a cell of the sweep") {

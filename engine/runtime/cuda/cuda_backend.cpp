@@ -296,6 +296,17 @@ void CudaBackend::copy_sequence(int sequence, const ServeBackend& from, int from
   main_.synchronize();
 }
 
+void CudaBackend::read_state(int sequence, std::span<float> state) const {
+  cuda::Stream stream;  // between steps the main one is idle
+  sequences_.read_state(sequence, state, stream);
+  stream.synchronize();
+}
+
+void CudaBackend::write_state(int sequence, std::span<const float> state) {
+  sequences_.write_state(sequence, state, main_);
+  main_.synchronize();
+}
+
 void CudaBackend::add_counters(EngineCounters& counters) const {
   const cuda::StepCounters device = moe_.counters();
   const auto blob = static_cast<uint64_t>(moe_.slot_bytes());

@@ -52,6 +52,8 @@ class CudaBackend final : public ServeBackend {
   }
   void change_split(const SplitTable& fetch_of_misses, int64_t promote_bytes_per_layer) override;
   void copy_sequence(int sequence, const ServeBackend& from, int from_sequence, int64_t length) override;
+  void read_state(int sequence, std::span<float> state) const override;
+  void write_state(int sequence, std::span<const float> state) override;
   void add_counters(EngineCounters& counters) const override;
   void reset_counters() override;
   void describe(EngagedRecord& record) const override;

@@ -136,7 +136,8 @@ cuda::VictimSearch CudaMoe::victim_search(const CudaMoeCall& call) const {
           .stamp = table_.stamp,
           .key_of_slot = table_.key_of_slot,
           .filled_in = table_.filled_in,
-          .plan_number = table_.clock + cuda::kPlanNumber};
+          .plan_number = table_.clock + cuda::kPlanNumber,
+          .priority_of_key = call.layer + 1 == table_.layers ? table_.priority_of_key : nullptr};
 }
 
 cuda::CopierArgs CudaMoe::copier() const {

@@ -94,4 +94,18 @@ void SequenceMemory::copy_sequence(int sequence, const SequenceMemory& from, int
                        stream.handle());
 }
 
+void SequenceMemory::read_state(int sequence, std::span<float> state, const cuda::Stream& stream) const {
+  FT_CHECK(sequence >= 0 && sequence < sequences_ && static_cast<int64_t>(state.size()) == state_floats_);
+  if (state_floats_ == 0) return;
+  cuda::copy_to_host(state.data(), states_.as<float>() + sequence * state_floats_,
+                     state_floats_ * int64_t{sizeof(float)}, stream.handle());
+}
+
+void SequenceMemory::write_state(int sequence, std::span<const float> state, const cuda::Stream& stream) {
+  FT_CHECK(sequence >= 0 && sequence < sequences_ && static_cast<int64_t>(state.size()) == state_floats_);
+  if (state_floats_ == 0) return;
+  cuda::copy_to_device(states_.as<float>() + sequence * state_floats_, state.data(),
+                       state_floats_ * int64_t{sizeof(float)}, stream.handle());
+}
+
 }  // namespace ft

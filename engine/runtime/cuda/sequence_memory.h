@@ -6,6 +6,7 @@
 // operation's business. Thread rule: one thread.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/runtime/backend_parts.h"
@@ -41,6 +42,9 @@ class SequenceMemory {
   // which have no positions, all.
   void copy_sequence(int sequence, const SequenceMemory& from, int from_sequence, int64_t length,
                      const cuda::Stream& stream);
+  // A sequence's states, all of them; until the stream is idle.
+  void read_state(int sequence, std::span<float> state, const cuda::Stream& stream) const;
+  void write_state(int sequence, std::span<const float> state, const cuda::Stream& stream);
 
  private:
   struct Layer {
