@@ -141,7 +141,7 @@ struct PlanArgs {
   int64_t slot_bytes = 0;
   LayerWork work;
   LinkQueue queue;                       // words REQUIRED with promotions or prefetches
-  const NextVictims* victims = nullptr;  // top_k of them, for plans of one token; null or older than the table: unused
+  const NextVictims* victims = nullptr;  // for plans of one token; null, older than the table or too few: unused
   StepCounters* counters = nullptr;
   // Hand-over: when experts run on the CPU the kernel copies their ids and the tokens' packed rows and posts.
   MailboxView mailbox;

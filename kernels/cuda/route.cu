@@ -24,7 +24,7 @@ constexpr int kMaxTokens = 2;
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxChoices = 16;
 constexpr int kTokenExperts = 512;  // up to so many, plans of one token are one warp's
-static_assert(kTokenExperts <= kPlanThreads && kMaxChoices <= kMaxNextVictims);
+static_assert(kTokenExperts <= kPlanThreads && kMaxChoices <= kMaxTokenChoices);
 constexpr int kGroup = 32;  // experts that one warp ranks
 using Row = NormRow<kPlanThreads, 4>;
 constexpr int kStageFloats = std::max(kNormStageFloats, Row::kStageFloats);
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (by_warp) {
     more = TokenInput(a);
     token.read(a);
-    if (warp == 0) predicted.id = prediction_of_lane(a);
+    if (warp == 0) predicted.read_id(a);
   }
   const uint64_t used =
       tells && thread < r.rows ? a.table.priority_of_key[static_cast<int64_t>(a.layer) * a.table.experts + thread] : 0;
@@ -268,9 +268,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     norm_pack(r.source, 0, r.tokens, thread, kPlanThreads, stage, scales, x);
   }
   const uint64_t brought = tells && thread < r.rows && slots.slot[0] >= 0 ? a.table.prefetched_in[slots.slot[0]] : 0;
-  if (predicted.id >= 0) {
-    predicted.slot = a.table.slot_of_key[static_cast<int64_t>(a.layer + 1) * a.table.experts + predicted.id];
-  }
+  predicted.read_key(a);
   for (int block = warp; block < r.blocks; block += kPlanWarps) {
     if (block != warp) load_weights(r, block, lane, weights);
     block_sums(r, weights, block, lane, x, row_words, cells);
@@ -291,7 +289,7 @@ __global__ void __launch_bounds__(kPlanThreads)
                    made);
     }
     __syncthreads();
-    if (token.decided) return write_decided(a, more, made, token.on_cpu, {nullptr, a.x});
+    if (token.decided) return write_decided(a, more, predicted, made, token.on_cpu, {nullptr, a.x});
   }
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);
 }

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   LeaderInput own;
   Predicted predicted;
   if (leads) {
-    if (warp == 0) predicted.id = prediction_of_lane(a);
+    if (warp == 0) predicted.read_id(a);
     input = PlanInput(a);
     more = TokenInput(a);
     token.read(a);
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   auto* sums = stage + Row::kStageFloats;
   row.pack(r.x, r.cols, r.norm_eps, stage, &scale, x);
   const uint64_t brought = own.slot >= 0 ? a.table.prefetched_in[own.slot] : 0;
-  if (predicted.id >= 0) predicted.slot = a.table.slot_of_key[(a.layer + 1) * a.table.experts + predicted.id];
+  predicted.read_key(a);
   multiply_units(r, weights, x, sums);
   if (leads) store_words(x, r.blocks * kRouterBlockWords, kPlanThreads, r.words);  // it hands them to the CPU
   if (leads && thread < r.rows) {
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
   __syncthreads();
   // Rows of experts with a norm of their own were packed by the launch before.
-  if (token.decided) return write_decided(a, more, made, token.on_cpu, {a.x == r.words ? x : nullptr, a.x});
+  if (token.decided) return write_decided(a, more, predicted, made, token.on_cpu, {a.x == r.words ? x : nullptr, a.x});
   input.ids = ids;
   input.slot_of_expert = slot_of_expert;
   plan_in_block(a, input, most_distinct, reinterpret_cast<unsigned char*>(memory), state);

@@ -1,5 +1,5 @@
-// The search of victims.h. Each warp keeps the lowest stamps of its share of the slots, the block that comes last those
-// of all warps.
+// The search of victims.h. Each warp keeps the lowest stamps of its share of the slots, the block that comes last
+// merges the warps' lists.
 #pragma once
 
 #include "kernels/base/use_priority.h"
@@ -62,6 +62,25 @@ __device__ __forceinline__ uint64_t lowest_stamps(const uint64_t* from, int firs
   return best;
 }
 
+// The `count` lowest of all warps' lists, each in ascending order: the i-th in lane i. A lane has a list.
+__device__ __forceinline__ uint64_t merge_lists(const uint64_t* found, int count) {
+  static_assert(kSearchWarps == kWarp);
+  const auto lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint64_t* list = found + lane * count;
+  uint64_t head = __ldcg(list), next = count > 1 ? __ldcg(list + 1) : kHeldStamp, best = kHeldStamp;
+  int at = 0;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const uint64_t lowest = lowest_in_warp(head);
+    if (lane == i) best = lowest;
+    if (head != lowest || lowest == kHeldStamp) continue;
+    ++at;
+    head = next;
+    next = at + 1 < count ? __ldcg(list + at + 1) : kHeldStamp;
+  }
+  return best;
+}
+
 // By all threads of the kSearchBlocks blocks, (kWarp, 2) each, after the plan before has ended.
 inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& search, int block) {
   const auto lane = static_cast<int>(threadIdx.x), warp = block * 2 + static_cast<int>(threadIdx.y);
@@ -76,17 +95,14 @@ inline __device__ __noinline__ void search_victims_in_block(const VictimSearch& 
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(&search.to->arrived) : "memory");
   }
   if (__syncthreads_or(first_thread && before == kSearchBlocks - 1) == 0 || threadIdx.y != 0) return;
-  const uint64_t stamp = lowest_stamps(search.to->found, 0, kSearchWarps * search.count, kStampsPerPass, search.count,
-                                       [](int, uint64_t found) { return found; });
-  if (lane < search.count) {
-    Victim victim{-1, -1, 0};
-    if (stamp != kHeldStamp) {
-      victim.slot = static_cast<int32_t>(stamp & ((uint64_t{1} << search.slot_bits) - 1));
-      victim.key = __ldcg(search.key_of_slot + victim.slot);
-      victim.filled_in = __ldcg(search.filled_in + victim.slot);
-    }
-    search.to->victim[lane] = victim;
+  const uint64_t stamp = merge_lists(search.to->found, search.count);
+  Victim victim{stamp, 0, -1, 0};
+  if (stamp != kHeldStamp) {
+    const auto slot = static_cast<int64_t>(stamp & ((uint64_t{1} << search.slot_bits) - 1));
+    victim.key = __ldcg(search.key_of_slot + slot);
+    victim.filled_in = __ldcg(search.filled_in + slot);
   }
+  search.to->victim[lane] = victim;
   if (lane == 0) {
     const uint64_t plan_number = __ldcg(search.plan_number);
     search.to->plan_number = plan_number;

@@ -1,11 +1,12 @@
 // The slots that the next layer's plan would take, found beside this layer's experts.
 //
-// A plan with misses needs the slots with the lowest stamps. To search thousands of them takes a block several
-// microseconds in which nothing else of the step can run. But between two plans the table does not change, and a plan
-// of k experts has at most k hits and victims together: so blocks of the layer's gate_up launch find the k lowest
-// stamps, and the next plan of one token passes over those that are hits of its own. Beside the step's last layer they
-// release what is held until the step ends, of which there is no plan left, so that the next step's first plan finds
-// nothing held: it took a whole block where one warp plans the others.
+// A plan with misses, or one that looks ahead, needs the slots with the lowest stamps. To search thousands of them
+// takes a block several microseconds in which nothing else of the step can run. But between two plans the table does
+// not change, and a plan of k experts has at most k hits and victims together: so blocks of the layer's gate_up launch
+// find the k lowest stamps (more where prefetches may take some), and the next plan of one token passes over those that
+// are hits of its own. Beside the step's last layer they release what is held until the step ends, of which there is no
+// plan left, so that the next step's first plan finds nothing held: it took a whole block where one warp plans the
+// others.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,20 @@
 
 namespace ft::cuda {
 
-inline constexpr int kMaxNextVictims = 16;
-inline constexpr int kSearchBlocks = 16;  // of a launch, two warps each
+inline constexpr int kMaxNextVictims = 32;  // a lane each
+inline constexpr int kSearchBlocks = 16;    // of a launch, two warps each
 inline constexpr int kSearchWarps = 2 * kSearchBlocks;
 
 struct Victim {
-  int32_t slot;  // -1: there are no more
-  int32_t key;   // that it holds, or -1
+  uint64_t stamp;  // with the slot in its low bits; kHeldStamp: there are no more
   uint64_t filled_in;
+  int32_t key;  // that the slot holds, or -1
+  int32_t reserved;
 };
 
 // In device memory, one per engine; zero at first, and whenever the table was changed by anything but plans.
 struct NextVictims {
-  Victim victim[kMaxNextVictims];  // lowest stamp first, none that is held; as many as were asked for
+  Victim victim[kMaxNextVictims];  // lowest stamp first; behind as many as were asked for, none
   uint64_t plan_number;            // of the plan after which they were found; 0: none
   uint32_t arrived;                // blocks whose lists are written; 0 between launches
   uint32_t reserved;

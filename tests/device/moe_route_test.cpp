@@ -21,6 +21,8 @@ struct RouteShape {
   bool victims = false;    // the victims of each plan are found before it
   int promotions = 1;      // at most so many a layer
   int fetch_of_two = 1;    // of two misses so many are fetched, 0 to 2
+  int prefetches = 2;      // at most so many a layer
+  int half_life_log2 = 0;  // of the cache policy; 0: LRU
   bool options = false;    // a bias, factors of experts, and a norm of the experts' own
   bool plain = false;      // rows are not normed
 };
@@ -35,6 +37,7 @@ class RouteRig {
               .max_tokens = s.tokens,
               .top_k = s.top_k,
               .hidden = s.hidden,
+              .half_life_log2 = s.half_life_log2,
               .max_predicted = s.predicted}) {
     const FormatInfo& format = format_info(FormatId::kBf16);
     const PackedLayout layout = format.layout(s.experts, s.hidden);
@@ -136,6 +139,18 @@ std::string compare_posts(PlanRig& a, PlanRig& b) {
                           activation_words(s.hidden));
 }
 
+std::string compare_copies(const char* what, const PlanRig& a, const PlanRig& b, cuda::Copy* in_a, cuda::Copy* in_b,
+                           int count) {
+  for (int i = 0; i < count; ++i) {
+    const cuda::Copy &x = a.arena.host(in_a)[i], &y = b.arena.host(in_b)[i];
+    if (x.source != y.source || x.target != y.target || x.units.all != y.units.all ||
+        x.units.gate_up != y.units.gate_up || x.arrived - a.args.table.arrived != y.arrived - b.args.table.arrived) {
+      return text("%s %d differs", what, i);
+    }
+  }
+  return {};
+}
+
 std::string compare_plans(PlanRig& a, PlanRig& b) {
   a.arena.download();
   b.arena.download();
@@ -146,6 +161,9 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
       compare_arrays("stamp", a, b, a.args.table.stamp, b.args.table.stamp, s.slots),
       compare_arrays("priority", a, b, a.args.table.priority_of_key, b.args.table.priority_of_key, keys),
       compare_arrays("filled_in", a, b, a.args.table.filled_in, b.args.table.filled_in, s.slots),
+      compare_arrays("key_of_slot", a, b, a.args.table.key_of_slot, b.args.table.key_of_slot, s.slots),
+      compare_arrays("arrived", a, b, a.args.table.arrived, b.args.table.arrived,
+                     int64_t{cuda::kArrivalParts} * s.slots),
       compare_arrays("prefetched_in", a, b, a.args.table.prefetched_in, b.args.table.prefetched_in, s.slots),
       compare_arrays("queue", a, b, a.args.queue.words, b.args.queue.words, cuda::kLinkWords),
       compare_arrays("counters", a, b, reinterpret_cast<uint64_t*>(a.args.counters),
@@ -160,18 +178,47 @@ std::string compare_plans(PlanRig& a, PlanRig& b) {
   for (const std::string& difference : found) {
     if (!difference.empty()) return difference;
   }
-  const int items = a.arena.host(a.args.work.item_bounds)[2];
+  const int items = a.arena.host(a.args.work.item_bounds)[3];
   for (int i = 0; i < items; ++i) {
     const cuda::ExpertItem &x = a.arena.host(a.args.work.items)[i], &y = b.arena.host(b.args.work.items)[i];
     if (x.blob != y.blob || x.arrival != y.arrival || x.pair_begin != y.pair_begin || x.pair_count != y.pair_count) {
       return text("item %d differs", i);
     }
   }
+  const auto queued = [&](cuda::LinkKind kind) { return a.arena.host(a.args.queue.words)[cuda::queued_word(kind)]; };
+  const std::string copies[] = {
+      compare_copies("fetch", a, b, a.args.work.fetches, b.args.work.fetches, *a.arena.host(a.args.work.fetch_count)),
+      compare_copies("promotion", a, b, a.args.queue.copies[cuda::kPromotion], b.args.queue.copies[cuda::kPromotion],
+                     static_cast<int>(queued(cuda::kPromotion))),
+      compare_copies("prefetch", a, b, a.args.queue.copies[cuda::kPrefetch], b.args.queue.copies[cuda::kPrefetch],
+                     static_cast<int>(queued(cuda::kPrefetch)))};
+  for (const std::string& difference : copies) {
+    if (!difference.empty()) return difference;
+  }
   return {};
 }
 
+// Half of a token's predictions are what the last plan used, as far as they go, the others anything else.
+std::vector<int32_t> predict(Random& random, const RouteShape& s, const int32_t* last) {
+  std::vector<int32_t> ahead;
+  for (int token = 0; token < s.tokens; ++token) {
+    std::vector<int32_t> own;
+    for (int i = 0; i < s.predicted; ++i) {
+      const bool known = i < s.top_k && random.below(2) == 0;
+      auto id = static_cast<int32_t>(random.below(static_cast<uint64_t>(s.experts)));
+      if (known) id = last[token * s.top_k + i];
+      // One that is named twice is a plan of its own: seldom.
+      const bool twice = std::find(own.begin(), own.end(), id) != own.end();
+      own.push_back(twice && random.below(16) != 0 ? -1 : id);
+    }
+    std::stable_partition(own.begin(), own.end(), [](int32_t id) { return id >= 0; });  // -1 only trails
+    ahead.insert(ahead.end(), own.begin(), own.end());
+  }
+  return ahead;
+}
+
 std::string compare_routes(const RouteShape& s, bool with_nan) {
-  constexpr int kPlanLayers = 2;
+  constexpr int kPlanLayers = 3;
   const int steps = s.all_slots || s.victims ? 24 : 4;
   const int all = s.experts * kPlanLayers, some = s.victims ? all / 3 + s.top_k : 2 * s.tokens * s.top_k;
   const int slots = s.all_slots ? all : std::min(all, some);
@@ -180,18 +227,17 @@ std::string compare_routes(const RouteShape& s, bool with_nan) {
   for (RouteRig* rig : {&one, &many}) {
     rig->plan.args.max_promotions = s.promotions;
   }
+  const auto ids_at = static_cast<size_t>(reinterpret_cast<uint32_t*>(one.args.top.ids) - one.args.arrived);
+  std::vector<int32_t> last(static_cast<size_t>(s.tokens * s.top_k), 0);
   for (int step = 0; step < steps * kPlanLayers; ++step) {
-    std::vector<int32_t> ahead;
-    for (int i = 0; i < s.tokens * s.predicted; ++i) {
-      ahead.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(s.experts))));
-    }
+    const std::vector<int32_t> ahead = predict(random, s, last.data());
     for (RouteRig* rig : {&one, &many}) {
       for (int64_t i = 0; i < s.hidden; ++i) rig->row(0)[i] += 0.01f * static_cast<float>((step * 7 + i) % 13);
       if (with_nan && step == 1) rig->row(s.tokens - 1)[s.hidden / 2] = std::numeric_limits<float>::quiet_NaN();
       rig->upload_rows();
       rig->plan.begin_step();
       rig->plan.args.layer = step % kPlanLayers;
-      if (s.predicted > 0) rig->plan.set_predicted(ahead, 2);
+      if (s.predicted > 0) rig->plan.set_predicted(ahead, s.prefetches);
     }
     if (s.victims) one.plan.find_victims();
     cuda::route_and_plan(one.args, one.plan.args, one.plan.stream.handle());
@@ -201,9 +247,9 @@ std::string compare_routes(const RouteShape& s, bool with_nan) {
     std::string difference =
         with_nan && step > 0 ? "" : first_difference("outputs", a.data(), b.data(), static_cast<int64_t>(a.size()));
     if (with_nan && step > 0) {  // NaN payloads are not promised: ids are compared
-      const auto at = static_cast<size_t>(reinterpret_cast<uint32_t*>(one.args.top.ids) - one.args.arrived);
-      difference = first_difference("ids", a.data() + at, b.data() + at, s.tokens * s.top_k);
+      difference = first_difference("ids", a.data() + ids_at, b.data() + ids_at, s.tokens * s.top_k);
     }
+    for (size_t i = 0; i < last.size(); ++i) last[i] = static_cast<int32_t>(a[ids_at + i]);
     if (difference.empty()) difference = compare_plans(one.plan, many.plan);
     if (!difference.empty()) return text("step %d: ", step) + difference;
   }
@@ -244,20 +290,27 @@ void test_route(Report& report) {
                               {256, 6, 1, 4096, 0, false, true, 2, 1},
                               {512, 16, 1, 256, 0, false, true, 16, 0},
                               {128, 8, 8, 2048, 0, false, true},
+                              {16, 4, 1, 64, 6, false, true, 0, 2, 4},
+                              {16, 4, 1, 64, 6, false, true, 2, 1, 2, 8},
+                              {128, 8, 1, 2048, 8, false, true, 1, 1, 4, 10},
+                              {128, 8, 1, 2048, 12, false, true, 0, 2, 8, 12},
+                              {512, 10, 1, 2560, 10, false, true, 0, 2, 4, 12},
+                              {512, 10, 1, 2560, 16, false, true, 2, 0, 16, 10},
+                              {256, 6, 1, 4096, 6, false, true, 1, 1, 2, 12},
                               {256, 8, 1, 2048, 0, true},
                               {256, 6, 1, 4096, 8},
                               {129, 4, 1, 2880, 0, true},
-                              {200, 8, 1, 512, 8, true, false, 1, 1, true},
-                              {32, 4, 1, 256, 0, false, false, 1, 1, true},
-                              {128, 4, 1, 2880, 0, true, false, 1, 1, true},
-                              {128, 8, 1, 2816, 8, true, false, 1, 1, true},
-                              {300, 6, 1, 512, 0, false, false, 1, 1, true},
-                              {128, 4, 2, 2880, 0, false, false, 1, 1, true},
-                              {64, 4, 8, 256, 0, true, false, 1, 1, true},
-                              {128, 8, 1, 2048, 0, false, true, 1, 1, false, true},
-                              {512, 10, 1, 2560, 8, false, true, 1, 1, false, true},
-                              {512, 10, 2, 2560, 0, false, false, 1, 1, false, true},
-                              {64, 4, 8, 256, 0, true, false, 1, 1, false, true}}) {
+                              {200, 8, 1, 512, 8, true, false, 1, 1, 2, 0, true},
+                              {32, 4, 1, 256, 0, false, false, 1, 1, 2, 0, true},
+                              {128, 4, 1, 2880, 0, true, false, 1, 1, 2, 0, true},
+                              {128, 8, 1, 2816, 8, true, false, 1, 1, 2, 0, true},
+                              {300, 6, 1, 512, 0, false, false, 1, 1, 2, 0, true},
+                              {128, 4, 2, 2880, 0, false, false, 1, 1, 2, 0, true},
+                              {64, 4, 8, 256, 0, true, false, 1, 1, 2, 0, true},
+                              {128, 8, 1, 2048, 0, false, true, 1, 1, 2, 0, false, true},
+                              {512, 10, 1, 2560, 8, false, true, 1, 1, 2, 0, false, true},
+                              {512, 10, 2, 2560, 0, false, false, 1, 1, 2, 0, false, true},
+                              {64, 4, 8, 256, 0, true, false, 1, 1, 2, 0, false, true}}) {
     std::string name =
         text("route and plan, %d experts, top %d, hidden %lld, %d tokens%s%s%s", s.experts, s.top_k,
              static_cast<long long>(s.hidden), s.tokens,
@@ -265,7 +318,10 @@ void test_route(Report& report) {
              : s.plain ? ", not normed"
                        : "",
              s.all_slots ? ", all in slots" : "", s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
-    if (s.victims) name += text(", victims known, %d of 2 fetched, %d promoted", s.fetch_of_two, s.promotions);
+    if (s.victims) {
+      name += text(", victims known, %d of 2 fetched, %d promoted, half-life 2^%d", s.fetch_of_two, s.promotions,
+                   s.half_life_log2);
+    }
     const std::string difference = compare_routes(s, false);
     report.result(name, difference.empty(), difference);
   }
