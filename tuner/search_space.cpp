@@ -38,6 +38,14 @@ SplitTable capped(int size, int cap) {
   return table;
 }
 
+SplitTable raised(SplitTable split, int floor) {
+  for (int m = 0; m < static_cast<int>(split.size()); ++m) {
+    int& fetched = split[static_cast<size_t>(m)];
+    fetched = std::max(fetched, std::min(m, floor));
+  }
+  return split;
+}
+
 SplitTable model_split(const SearchInput& input, const CostParameters& engaged, int size) {
   const auto [small, large] = std::minmax_element(input.batches.begin(), input.batches.end());
   const auto table_for = [&](int64_t batch) {
@@ -56,7 +64,9 @@ SplitTable model_split(const SearchInput& input, const CostParameters& engaged, 
 std::set<SplitTable> hybrid_splits(const SearchInput& input, const ThreadModel& model, int size) {
   std::set<SplitTable> tables;
   for (const FetchMechanism mechanism : mechanisms(input, Strategy::kHybrid, model)) {
-    tables.insert(model_split(input, engaged_cost(model.cost.cost, mechanism, LookAhead::kOff), size));
+    const SplitTable own = model_split(input, engaged_cost(model.cost.cost, mechanism, LookAhead::kOff), size);
+    tables.insert(own);
+    for (const int floor : kFetchFloors) tables.insert(raised(own, floor));
   }
   for (const double share : kFetchedShares) tables.insert(constant_share(size, share));
   for (const int cap : kFetchCaps) tables.insert(capped(size, cap));

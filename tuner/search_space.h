@@ -14,16 +14,21 @@ namespace ft {
 inline constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hold the link for the next layer
 inline constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};
 inline constexpr int kFetchCaps[] = {1, 2, 3};
+inline constexpr int kFetchFloors[] = {1, 2};
 inline constexpr int kPrefetchCounts[] = {1, 2, 4};
 
 // ceil(share m) of m misses, m = 0 .. size; share 1: all, 0: none.
 SplitTable constant_share(int size, double share);
 // All of m misses, at most `cap`.
 SplitTable capped(int size, int cap);
+// `split`, but of m misses at least min(m, floor): what is fetched stays for later steps, of which a split that is the
+// fastest for one layer knows nothing.
+SplitTable raised(SplitTable split, int floor);
 
 // The model's own split: for misses that one sequence can have from the smallest batch, beyond from the largest.
 SplitTable model_split(const SearchInput& input, const CostParameters& engaged, int size);
-// For hybrid: the models' own splits, shares and caps, without what fetches all or nothing at every number of misses.
+// For hybrid: the models' own splits as they are and raised, shares and caps, without what fetches all or nothing at
+// every number of misses.
 std::set<SplitTable> hybrid_splits(const SearchInput& input, const ThreadModel& model, int size);
 
 // On the host device the pool computes what is in slots; on a GPU it has work only with a CPU arm.

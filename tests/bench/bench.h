@@ -135,7 +135,7 @@ inline constexpr int64_t kShortContext = 32;  // where T_res is measured: the mi
 struct DecodePlan {
   EngineConfig config;
   SlotTable::Content content;
-  double trial_seconds = 0;  // hybrid, of a step: a short run decides how many misses are promoted
+  double trial_seconds = 0;  // hybrid, of a step: short runs decide how many misses are promoted, and fetched at least
 };
 DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch);
 

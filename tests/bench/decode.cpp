@@ -8,11 +8,13 @@
 #include "probes/engine_setup.h"
 #include "tests/bench/bench.h"
 #include "tuner/replay.h"
+#include "tuner/search_space.h"
 
 namespace ft::bench {
 namespace {
 
 constexpr int kMostPromotions = 2;      // a layer: more would keep the link from the next layer's fetches
+constexpr int kMostFloor = 3;           // misses of a layer that are fetched before any is the CPU's
 constexpr int64_t kCountedReplay = 64;  // last steps of a replay, whose misses predict
 constexpr int32_t kToken = 1;           // any id: choices are forced, weights are made
 
@@ -24,17 +26,17 @@ std::vector<TraceSequence> replayed_part(const TraceSet& traces, int batch) {
 
 }  // namespace
 
-// Promotions share the link with the next layer's fetches and the host's memory with the CPU's experts; what is left of
-// their gain no curve says, so a short run of each number decides, as a tuner would.
+// Promotions share the link with the next layer's fetches and the host's memory with the CPU's experts, and what is
+// fetched stays for later steps: what both are worth no curve says, so a short run of each decides, as a tuner would.
 DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots, int batch) {
   constexpr int kTrialSteps = 12;
   const int distinct = std::min(one.geometry.experts, one.geometry.top_k * batch);
-  DecodePlan best;
   const bool splits = strategy == Strategy::kHybrid;
-  for (int promotions = 0; promotions <= (splits ? kMostPromotions : 0); ++promotions) {
+  const SplitTable fastest = splits ? split_table(one.curves(), distinct) : SplitTable{};
+  const auto plan_of = [&](int floor, int promotions) {
     DecodePlan plan;
     plan.config = one.config(strategy, slots, batch);
-    if (splits) plan.config.fetch_of_misses = split_table(one.curves(), distinct);
+    if (splits) plan.config.fetch_of_misses = raised(fastest, floor);
     plan.config.promote_bytes_per_layer = promotions * one.blob_bytes();
     ReplayOptions options;
     options.slots = slots;
@@ -48,7 +50,23 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
       plan.trial_seconds =
           decode(*engine, plan, traces, batch, one.bench.options.warm_steps, kTrialSteps).mean_seconds();
     }
-    if (promotions == 0 || plan.trial_seconds < best.trial_seconds) best = std::move(plan);
+    return plan;
+  };
+  DecodePlan best = plan_of(0, 0);
+  if (!splits) return best;
+  int promoted = 0;
+  const auto take = [&](int floor, int promotions) {
+    DecodePlan plan = plan_of(floor, promotions);
+    if (plan.trial_seconds >= best.trial_seconds) return false;
+    promoted = promotions;
+    best = std::move(plan);
+    return true;
+  };
+  for (int promotions = 1; promotions <= kMostPromotions; ++promotions) take(0, promotions);
+  for (int floor = 1; floor <= std::min(distinct, kMostFloor); ++floor) {
+    if (raised(fastest, floor) == fastest) continue;
+    const bool plain = take(floor, 0), promotes = promoted > 0 && take(floor, promoted);
+    if (!plain && !promotes) break;
   }
   return best;
 }

@@ -232,6 +232,7 @@ TEST_CASE("among equal strategies the one that engages less is simpler") {
 TEST_CASE("splits: shares, caps, and nothing that is offload or cpu at every number of misses") {
   CHECK(constant_share(4, 0.5) == SplitTable{0, 1, 1, 2, 2});
   CHECK(capped(4, 2) == SplitTable{0, 1, 2, 2, 2});
+  CHECK(raised({0, 0, 1, 1, 3}, 2) == SplitTable{0, 1, 2, 2, 3});
   SearchBench bench(Device::kCuda, 48, 2e-6, 60e-6, 50e-6);
   const std::set<SplitTable> splits = hybrid_splits(bench.input, bench.input.models[0], 4);
   CHECK(splits.contains(capped(4, 1)));
