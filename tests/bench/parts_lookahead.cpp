@@ -28,20 +28,18 @@ struct Gain {
 // Both engines in turns.
 Gain measure_gain(ModelCase& one, const TraceSet& traces, Strategy strategy, int64_t slots) {
   const Bench& bench = one.bench;
-  DecodePlan plans[2];
+  DecodePlan plan = plan_decode(one, traces, strategy, slots, 1);  // short runs choose: the same for both
   std::unique_ptr<Engine> engines[2];
-  for (int on = 0; on < 2; ++on) {
-    plans[on] = plan_decode(one, traces, strategy, slots, 1);
-    if (on == 1) look_ahead(plans[on].config);
-    engines[on] = one.engine(plans[on].config);
-  }
+  engines[0] = one.engine(plan.config);
+  look_ahead(plan.config);
+  engines[1] = one.engine(plan.config);
   std::vector<double> seconds[2];
   std::string hashes[2];
   Gain gain;
   for (int turn = 0; turn < kTurns; ++turn) {
     for (int on = 0; on < 2; ++on) {
       const DecodeResult result =
-          decode(*engines[on], plans[on], traces, 1, bench.options.warm_steps, bench.options.measured_steps / kTurns);
+          decode(*engines[on], plan, traces, 1, bench.options.warm_steps, bench.options.measured_steps / kTurns);
       seconds[on].insert(seconds[on].end(), result.step_seconds.begin(), result.step_seconds.end());
       hashes[on] = result.counters.logits_hash;
       if (on == 1) gain.counters = result.counters;
