@@ -113,12 +113,13 @@ __device__ __forceinline__ void place_prefetches(const PlanArgs& a, TokenShared&
   bool is_predicted = false, evicted = false;  // the victim holds a prediction; the prediction's slot was taken
 #pragma unroll 1
   for (unsigned left = names; left != 0; left &= left - 1) {
-    is_predicted =
-        is_predicted || victim.slot == __shfl_sync(kFullWarp, predicted.slot, __ffs(static_cast<int>(left)) - 1);
+    const int32_t slot = __shfl_sync(kFullWarp, predicted.slot, __ffs(static_cast<int>(left)) - 1);
+    is_predicted = is_predicted || victim.slot == slot;
   }
 #pragma unroll 1
   for (int other = 0; other < a.top_k; ++other) {
-    evicted = evicted || predicted.slot == __shfl_sync(kFullWarp, filled_slot, other);
+    const int32_t slot = __shfl_sync(kFullWarp, filled_slot, other);
+    evicted = evicted || predicted.slot == slot;
   }
   const bool seen = victim.usable && victim.order >= plan.kept && victim.order < candidates;
   const unsigned end = __ballot_sync(kFullWarp, seen && !is_predicted && victim.filled_now);
@@ -210,8 +211,8 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
   const unsigned names = __ballot_sync(kFullWarp, predicted.id >= 0);
   bool absent = false;
   if (names != 0) {  // one that is named twice is left to the full plan
-    const bool twice = predicted.id >= 0 && __popc(__match_any_sync(kFullWarp, predicted.id)) > 1;
-    if (__any_sync(kFullWarp, twice)) return false;
+    const unsigned same = __match_any_sync(kFullWarp, predicted.id);
+    if (__any_sync(kFullWarp, predicted.id >= 0 && __popc(same) > 1)) return false;
     absent = __any_sync(kFullWarp, predicted.id >= 0 && predicted.slot < 0);
   }
   plan.time = time_of(a, input);
