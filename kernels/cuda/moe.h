@@ -195,7 +195,7 @@ struct CopierArgs {
   uint64_t timeout_ns = 0;
 };
 // 256 KiB under way: the link's latency times its rate and a margin. What is under way delays a fetch that begins.
-inline constexpr int kCopierBlocks = 8;
+inline constexpr int kCopierBlocks = 4;
 inline constexpr uint32_t kCopierLeft = UINT32_MAX;
 void copy_queued(const CopierArgs& args, StreamHandle stream);
 // Until all blocks of the copier run, or timeout_ns passed, and nothing behind it starts before: blocks that wait for

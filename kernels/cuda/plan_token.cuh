@@ -104,8 +104,8 @@ struct TokenVictim {
 };
 
 // The predictions that get the victims behind the first plan.kept, as prefetch (plan_table.cuh) chooses. `candidates`:
-// how many victims may be looked at, most: how many taken. Whole warp.
-__device__ __forceinline__ void place_prefetches(const PlanArgs& a, TokenShared& shared, const Predicted& predicted,
+// how many victims may be looked at, most: how many taken. Whole warp. False where more victims would have to be known.
+__device__ __forceinline__ bool place_prefetches(const PlanArgs& a, TokenShared& shared, const Predicted& predicted,
                                                  unsigned names, const TokenVictim& victim, bool filled, int candidates,
                                                  int most, TokenPlan& plan) {
   const int lane = static_cast<int>(threadIdx.x);
@@ -126,6 +126,7 @@ __device__ __forceinline__ void place_prefetches(const PlanArgs& a, TokenShared&
   const unsigned before_end = end == 0 ? kFullWarp : (end & -end) - 1;
   const unsigned free = __ballot_sync(kFullWarp, seen && !is_predicted) & before_end;
   const int victims = min(most, __popc(free));
+  const int known = __popc(__ballot_sync(kFullWarp, victim.usable));
   const int order = __popc(free & ((1u << lane) - 1));
   if ((free >> lane & 1) != 0 && order < victims) shared.lanes[order] = lane;
   __syncwarp();
@@ -137,12 +138,13 @@ __device__ __forceinline__ void place_prefetches(const PlanArgs& a, TokenShared&
     const int32_t slot = __shfl_sync(kFullWarp, victim.slot, from), old_key = __shfl_sync(kFullWarp, victim.key, from);
     const bool worth = worth_prefetching(predicted.priority, of_victim, a.table.half_life_log2);
     const unsigned usable = __ballot_sync(kFullWarp, worth) & left;
-    if (usable == 0) break;  // nor is any worth a later victim, whose priority is higher
+    if (usable == 0) return true;  // nor is any worth a later victim, whose priority is higher
     const int first = __ffs(static_cast<int>(usable)) - 1;
     if (lane == first) plan.ahead_slot = slot, plan.ahead_old_key = old_key, plan.ahead_place = plan.prefetches;
     left &= ~((2u << first) - 1);
     ++plan.prefetches;
   }
+  return victims == most || end != 0 || known >= candidates || left == 0;
 }
 
 // The rest of decide_token where experts miss (`misses`: their lanes) or predictions are in no slot: who takes which
@@ -184,7 +186,7 @@ __device__ __forceinline__ bool place_in_slots(const PlanArgs& a, TokenShared& s
   const int wanted = plan.fetches + promotions, named = __popc(names);
   const int most = names != 0 && (absent || wanted > 0) ? min(a.max_prefetches, room) : 0;
   const int candidates = min(open, wanted + (most > 0 ? most + named : 0));
-  if (__popc(usable_lanes) < candidates) return false;
+  if (__popc(usable_lanes) < wanted) return false;
   const bool stops = victim.usable && victim.order >= plan.fetches && victim.order < wanted && victim.filled_now;
   const unsigned stop = __ballot_sync(kFullWarp, stops);
   plan.kept = stop == 0 ? wanted : __popc(usable_lanes & ((stop & -stop) - 1));
@@ -195,7 +197,7 @@ __device__ __forceinline__ bool place_in_slots(const PlanArgs& a, TokenShared& s
   const int32_t slot = __shfl_sync(kFullWarp, victim.slot, from), old_key = __shfl_sync(kFullWarp, victim.key, from);
   if (filled) plan.slot = slot, plan.old_key = old_key;
   const int left = min(most, room - (plan.kept - plan.fetches));
-  if (left > 0) place_prefetches(a, shared, predicted, names, victim, filled, candidates, left, plan);
+  if (left > 0 && !place_prefetches(a, shared, predicted, names, victim, filled, candidates, left, plan)) return false;
   if (plan.misses > plan.fetches && has) a.mailbox.ids[lane] = miss && plan.place >= plan.fetches ? plan.id : -1;
   return true;
 }
@@ -248,6 +250,12 @@ __device__ __forceinline__ bool decide_token(const PlanArgs& a, const PlanInput&
       named ? priority_after_use(before, use_time(plan.time.plan, plan.d), table.half_life_log2, kUseBonus) : 0;
   if (misses == 0 && !absent) return true;
   if (more.victims_after != input.plan_number || input.plan_number == 0) return false;
+  if (misses == 0) {  // mostly no prediction is worth even the lowest victim's slot
+    const uint64_t lowest = shared.victims[0].stamp;
+    const bool worth = predicted.id >= 0 && predicted.slot < 0 && lowest != kHeldStamp &&
+                       worth_prefetching(predicted.priority, lowest >> table.slot_bits, table.half_life_log2);
+    if (!__any_sync(kFullWarp, worth)) return true;
+  }
   return place_in_slots(a, shared, predicted, names, absent, before, misses, plan);
 }
 

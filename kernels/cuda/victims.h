@@ -16,8 +16,15 @@
 namespace ft::cuda {
 
 inline constexpr int kMaxNextVictims = 32;  // a lane each
+inline constexpr int kSpareVictims = 4;     // for prefetches, which pass over victims that are predicted themselves
 inline constexpr int kSearchBlocks = 16;    // of a launch, two warps each
 inline constexpr int kSearchWarps = 2 * kSearchBlocks;
+
+// How many the next plan of one token is likely to need, each of which lengthens the search.
+constexpr int next_victims(int top_k, int max_prefetches) {
+  const int count = max_prefetches > 0 ? top_k + max_prefetches + kSpareVictims : top_k;
+  return count < kMaxNextVictims ? count : kMaxNextVictims;
+}
 
 struct Victim {
   uint64_t stamp;  // with the slot in its low bits; kHeldStamp: there are no more

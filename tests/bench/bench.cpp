@@ -159,7 +159,7 @@ const TraceSet& ModelCase::traces(const std::string& preset) {
   }
   // A step more than is asked for, so that nothing wraps round.
   const int64_t decoded = bench.options.warm_steps + bench.options.measured_steps + 1;
-  const bool batches = bench.wants("batch") && decodes_batches(geometry) && preset == "q38-mixed";
+  const bool batches = bench.decodes_batches() && decodes_batches(geometry) && preset == "q38-mixed";
   const int sequences = batches ? kLargestBatch : 1;
   traces_.emplace_back(preset, make_traces(geometry, preset, sequences, kReplayedTokens, decoded));
   return traces_.back().second;
@@ -199,7 +199,7 @@ namespace {
 class LayerCurve {
  public:
   LayerCurve(ModelCase& one, bool fetched) : one_(one), fetched_(fetched) {
-    const bool batches = one.bench.wants("batch") && decodes_batches(one.geometry);
+    const bool batches = one.bench.decodes_batches() && decodes_batches(one.geometry);
     const int top_k = one.geometry.top_k, largest = batches ? kLargestBatch : 1;
     const int most = std::min(one.geometry.experts, top_k * largest);
     const int64_t slots = std::min<int64_t>(one.model.weights->geometry.total_experts(), 4 * most);

@@ -57,6 +57,7 @@ class Bench {
   Ceilings ceilings;
 
   bool wants(std::string_view part) const { return options.parts.find(part) != options.parts.end(); }
+  bool decodes_batches() const { return wants("batch") || wants("profile"); }
   int threads() const { return options.threads > 0 ? options.threads : cpus.usable_cores; }
   void progress(const std::string& text) const;
   double seconds_left() const;

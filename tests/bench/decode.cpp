@@ -19,6 +19,7 @@ constexpr int64_t kCountedReplay = 64;  // last steps of a replay, whose misses 
 constexpr int32_t kToken = 1;           // any id: choices are forced, weights are made
 
 std::vector<TraceSequence> replayed_part(const TraceSet& traces, int batch) {
+  FT_CHECK(batch <= static_cast<int>(traces.sequences.size()));
   std::vector<TraceSequence> parts;
   for (int s = 0; s < batch; ++s) parts.push_back({&traces.sequences[static_cast<size_t>(s)], 0, traces.replayed});
   return parts;

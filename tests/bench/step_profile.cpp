@@ -74,8 +74,10 @@ StepProfile profile_steps(std::vector<KernelSpan> kernels, uint64_t gap_ns) {
   for (const Step& step : steps) {
     uint64_t ended = step.front().start_ns;
     for (const KernelSpan& kernel : step) {
-      Sums& sums = by_name[readable_kernel_name(kernel.name)];
+      const std::string name = readable_kernel_name(kernel.name);
+      Sums& sums = by_name[name];
       sums.durations_ns.push_back(static_cast<double>(kernel.end_ns - kernel.start_ns));
+      if (name == kBesideOthers) continue;
       if (kernel.start_ns > ended) sums.idle_ns += static_cast<double>(kernel.start_ns - ended);
       const uint64_t from = std::max(kernel.start_ns, ended);
       if (kernel.end_ns > from) sums.exposed_ns += static_cast<double>(kernel.end_ns - from);

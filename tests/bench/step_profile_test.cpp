@@ -53,6 +53,19 @@ TEST_CASE("exposed and idle time sum to the span") {
   CHECK(sum == doctest::Approx(profile.span_us));
 }
 
+TEST_CASE("the copier, which runs beside a whole step, has its duration alone") {
+  std::vector<KernelSpan> kernels;
+  for (const uint64_t at : {1'000'000u, 2'000'000u, 3'000'000u}) {
+    for (const KernelSpan& kernel : step_at(at)) kernels.push_back(kernel);
+    kernels.push_back({"ft::cuda::copier_kernel", at + 1'000, at + 25'500});
+  }
+  const StepProfile profile = profile_steps(kernels, kGap);
+  CHECK(profile.span_us == doctest::Approx(26));
+  CHECK(row_of(profile, "a").exposed_us == doctest::Approx(16));
+  CHECK(row_of(profile, "copier_kernel").exposed_us == doctest::Approx(0));
+  CHECK(row_of(profile, "copier_kernel").duration_us == doctest::Approx(24.5));
+}
+
 TEST_CASE("steps of another length are left out; gaps at the bound do not split") {
   std::vector<KernelSpan> kernels;
   for (const uint64_t at : {1'000'000u, 2'000'000u, 3'000'000u}) {

@@ -141,6 +141,7 @@ void bench_families(Context&) {
     } catch (const Error& error) {
       std::printf("%-28s | %s\n", kind.name, error.what());
     }
+    std::fflush(stdout);  // what a time limit leaves
   }
 }
 

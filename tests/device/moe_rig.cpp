@@ -112,7 +112,7 @@ void PlanRig::restore(const SlotTable::Content& content) {
 void PlanRig::find_victims() {
   const cuda::SlotTableView& table = args.table;
   cuda::search_victims({.to = const_cast<cuda::NextVictims*>(args.victims),
-                        .count = shape.max_predicted > 0 ? cuda::kMaxNextVictims : args.top_k,
+                        .count = cuda::next_victims(args.top_k, args.max_prefetches),
                         .slots = table.slots,
                         .slot_bits = table.slot_bits,
                         .stamp = table.stamp,

@@ -129,9 +129,9 @@ cuda::ExpertArgs CudaMoe::experts_of(const Arms& arms, const CudaMoeCall& call) 
 cuda::VictimSearch CudaMoe::victim_search(const CudaMoeCall& call) const {
   const bool misses = table_.slots > 0 && table_.slots < int64_t{table_.layers} * table_.experts;
   if (!misses || call.tokens != 1 || top_k_ > cuda::kMaxNextVictims) return {};
-  const bool looks_ahead = config_.look_ahead != LookAhead::kOff;
+  const int prefetches = config_.look_ahead != LookAhead::kOff ? config_.max_prefetches_per_layer : 0;
   return {.to = victims_.as<cuda::NextVictims>(),
-          .count = looks_ahead ? cuda::kMaxNextVictims : top_k_,
+          .count = cuda::next_victims(top_k_, prefetches),
           .slots = table_.slots,
           .slot_bits = table_.slot_bits,
           .stamp = table_.stamp,
