@@ -128,7 +128,6 @@ Times times_of(const Kind& kind, int layers) {
 }  // namespace
 
 void bench_families(Context&) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who stops it sees what there was
   std::printf("%-28s | us of a layer: ctx 128 x1, ctx %lld x1, ctx 1024 x4 | prompt of %d, us a token and layer\n", "",
               static_cast<long long>(kContext), kPromptTokens);
   for (const Kind& kind : kinds()) {
@@ -141,7 +140,7 @@ void bench_families(Context&) {
     } catch (const Error& error) {
       std::printf("%-28s | %s\n", kind.name, error.what());
     }
-    std::fflush(stdout);  // what a time limit leaves
+    std::fflush(stdout);  // who stops it sees what there was
   }
 }
 
