@@ -6,6 +6,7 @@
 
 #include "engine/text/byte_level.h"
 #include "kernels/base/error.h"
+#include "kernels/base/json.h"
 
 namespace ft {
 
