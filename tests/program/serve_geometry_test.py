@@ -4,8 +4,11 @@ and the server's counters must add up to, the published layer lists of the geome
 import importlib.machinery
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from support import BUILD, DATA, ROOT, SECONDS, ProgramTest, synthetic_model
@@ -70,6 +73,20 @@ class ServeGeometryTest(ProgramTest):
     def test_no_time_no_model(self):
         done = self.run_script("--seconds", 2, synthetic_model("late"))
         self.assertEqual((done.returncode, done.stdout), (LEFT, "left: late\n"))
+
+    def test_interrupted(self):
+        words = [sys.executable, SCRIPT, "--build", BUILD, "--out", self.folder / "out", "--device", "host", "--budget", 60,
+                 synthetic_model("stopped")]
+        process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        log, deadline = self.folder / "out/stopped.tune.txt", time.monotonic() + SECONDS
+        while not (log.exists() and "stream:" in log.read_text()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn("stopped: interrupted", out)
 
     def test_usage(self):
         for words, said in (((), "no MODEL_DIR"), ((self.folder,), "no config.json"), (("--layers", "x", DATA / "tiny-moe"), "invalid literal"),
