@@ -244,7 +244,11 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
     return inputs;
   }
   inputs.drift = watched(options, accepted);
-  inputs.text = load_text_model(accepted.config.weights.model_path);
+  const WeightSource& source = accepted.config.weights;
+  inputs.text = load_text_model(source.model_path);
+  if (source.synthetic && use_byte_tokenizer(inputs.text, accepted.family->geometry().vocab)) {
+    log_info("no tokenizer.json: every byte of a text is a token, other ids read <id>");
+  }
   if (options.has("--prompt")) {
     inputs.request = prompt_request(options, inputs.text);
     encode_prompt(inputs.text, *inputs.request, accepted.config.max_context);

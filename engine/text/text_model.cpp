@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/text/byte_tokenizer.h"
 #include "engine/text/tokenizer_json.h"
 #include "kernels/base/error.h"
 
@@ -105,6 +106,14 @@ TextModel load_text_model(const std::string& model_directory) {
   model.tokenizer = Tokenizer::load(tokenizer_path);
   model.chat_template = ChatTemplate::load(model_directory);
   return model;
+}
+
+bool use_byte_tokenizer(TextModel& text, int64_t vocab) {
+  if (text.tokenizer != nullptr || vocab < kByteTokens) return false;
+  text.tokenizer = make_byte_tokenizer(vocab);
+  text.eos_ids.clear();
+  text.missing.clear();
+  return true;
 }
 
 }  // namespace ft

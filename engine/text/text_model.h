@@ -23,4 +23,8 @@ struct TextModel {
 };
 TextModel load_text_model(const std::string& model_directory);
 
+// For synthetic weights, in place of a tokenizer that is not there: make_byte_tokenizer's, and no id ends an answer.
+// False, and nothing has changed: there is one, or the vocabulary is smaller than kByteTokens.
+bool use_byte_tokenizer(TextModel& text, int64_t vocab);
+
 }  // namespace ft

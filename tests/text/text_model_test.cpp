@@ -58,6 +58,24 @@ TEST_CASE("a folder without a tokenizer says so and still gives ids and defaults
   CHECK(model.eos_ids == std::vector<int32_t>{7});
 }
 
+TEST_CASE("without a tokenizer, bytes: only when asked for, only where the vocabulary holds them all") {
+  const Folder folder;
+  folder.write("config.json", R"({"eos_token_id": 7})");
+  ft::TextModel model = folder.load();
+  CHECK(!ft::use_byte_tokenizer(model, 255));
+  CHECK(model.tokenizer == nullptr);
+  CHECK(!model.missing.empty());
+  CHECK(ft::use_byte_tokenizer(model, 256));
+  CHECK(model.missing.empty());
+  CHECK(model.eos_ids.empty());  // 7 is a byte like any other
+  CHECK(model.tokenizer->vocab_size() == 256);
+  CHECK(!ft::use_byte_tokenizer(model, 300));
+  CHECK(model.tokenizer->vocab_size() == 256);
+  ft::TextModel bundled = ft::load_text_model(ft_test::data_path("tiny-moe"));
+  CHECK(!ft::use_byte_tokenizer(bundled, 512));
+  CHECK(bundled.eos_ids.size() == 2);
+}
+
 TEST_CASE("generation_config.json comes before config.json; do_sample false is greedy") {
   const Folder folder;
   folder.write("config.json", R"({"eos_token_id": [1, 2]})");
