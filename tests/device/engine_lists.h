@@ -67,5 +67,6 @@ void bench_engine(Context& context);
 void bench_look_ahead(Context& context);
 // families_bench.cpp: a layer of each kind
 void bench_families(Context& context);
+void bench_families_profile(Context& context);
 
 }  // namespace ft::device_test

@@ -89,7 +89,8 @@ int main(int argc, char** argv) {
                                  {"compressed-sequences", test_compressed_sequences}};
   const auto asked = [&](std::string_view name) { return std::find(argv, argv + argc, name) != argv + argc; };
   return run_tests(argc, argv, kTests,
-                   asked("look-ahead") ? bench_look_ahead
-                   : asked("families") ? bench_families
-                                       : bench_engine);
+                   asked("look-ahead")         ? bench_look_ahead
+                   : asked("families")         ? bench_families
+                   : asked("families-profile") ? bench_families_profile
+                                               : bench_engine);
 }

@@ -1,13 +1,17 @@
 // What a layer of each kind costs in the geometry of the families' models: decode steps with every expert in a slot,
-// and prompts. Synthetic weights, 64 experts a layer; a layer is the difference between models of six and of two.
+// and prompts. Synthetic weights, 64 experts a layer; a layer is the difference between models of six and of two. And
+// which kernels a step's time goes to (families-profile), traced through CUPTI.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "engine/runtime/cuda/device_weights.h"
 #include "kernels/base/clock.h"
+#include "tests/bench/step_profile.h"
+#include "tests/bench/step_trace.h"
 #include "tests/device/engine_lists.h"
 
 namespace ft::device_test {
@@ -101,17 +105,22 @@ double median_us(int repeats, F&& f) {
   return seconds[static_cast<size_t>(repeats / 2)] * 1e6;
 }
 
+std::unique_ptr<Engine> engine_of(const LoadedModel& model) {
+  EngineConfig config = test::config_for(model, Strategy::kResident, 0, kThreads - 2, 4);
+  config.device = Device::kCuda;
+  config.max_context = kContext;
+  config.prefill_chunk = kPromptTokens;
+  return std::make_unique<Engine>(model, config, MemoryInputs{Device::kCuda, int64_t{64} << 30, int64_t{64} << 30});
+}
+
 struct Times {
   double short_step = 0, long_step = 0, four_steps = 0, prompt = 0;
 };
 
 Times times_of(const Kind& kind, int layers) {
   const LoadedModel model = load(kind, layers);
-  EngineConfig config = test::config_for(model, Strategy::kResident, 0, kThreads - 2, 4);
-  config.device = Device::kCuda;
-  config.max_context = kContext;
-  config.prefill_chunk = kPromptTokens;
-  Engine engine(model, config, {Device::kCuda, int64_t{64} << 30, int64_t{64} << 30});
+  const std::unique_ptr<Engine> made = engine_of(model);
+  Engine& engine = *made;
   Times times;
   times.short_step = median_us(40, [&] { engine.run_dense_step(1, 128); });
   times.long_step = median_us(40, [&] { engine.run_dense_step(1, kContext); });
@@ -141,6 +150,31 @@ void bench_families(Context&) {
       std::printf("%-28s | %s\n", kind.name, error.what());
     }
     std::fflush(stdout);  // who stops it sees what there was
+  }
+}
+
+void bench_families_profile(Context&) {
+  constexpr int kLayers = 6, kSteps = 24;
+  constexpr uint64_t kGapNs = 20'000;  // between steps
+  bench::StepTrace trace;
+  if (!trace.why_not().empty()) {
+    std::printf("not run: %s\n", trace.why_not().c_str());
+    return;
+  }
+  for (const Kind& kind : kinds()) {
+    const LoadedModel model = load(kind, kLayers);
+    const std::unique_ptr<Engine> engine = engine_of(model);
+    trace.restart();
+    for (int i = 0; i < kSteps; ++i) engine->run_dense_step(1, 128);
+    const bench::StepProfile profile = bench::profile_steps(trace.kernels(), kGapNs);
+    std::printf("%s, %d layers and the head: %.0f us a step\n", kind.name, kLayers, profile.span_us);
+    for (const bench::ProfileRow& row : profile.rows) {
+      const double us = row.exposed_us + row.idle_before_us;
+      if (us < 1) break;
+      std::printf("  %-28s %5.0f launches of %8.2f us: %8.1f us a step\n", row.name.c_str(), row.launches,
+                  row.duration_us, us);
+    }
+    std::fflush(stdout);
   }
 }
 
