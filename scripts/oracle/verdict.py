@@ -5,6 +5,8 @@ import numpy as np
 
 FLOAT32_LIMIT = 1e-5
 TIMES_OWN_NOISE = 10
+SERVE_TIMES = 1.5  # what serve numerics may differ, in errors of a run in bf16
+SERVE_LIMIT = 0.05  # the same where there is no such run
 SAFE_MARGIN = 1e-3  # where the two best logits are closer than this, either id may be chosen
 
 
@@ -21,6 +23,18 @@ def relative_error(values, expected):
     """norm(difference) / norm(expected), in float64; NaN where either holds one."""
     values, expected = values.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
+
+
+def typical_error(values, expected):
+    """The median of its rows' errors. A rounded state chooses another expert where two scores are close: the row is then
+    another one, however exact the arithmetic is, and so may be those that attend to it."""
+    values, expected = values.astype(np.float64), expected.astype(np.float64)
+    return float(np.median(np.linalg.norm(values - expected, axis=1) / np.linalg.norm(expected, axis=1)))
+
+
+def serve_limit(rounded):
+    """rounded: typical error of a run in bf16, or None."""
+    return SERVE_LIMIT if rounded is None else SERVE_TIMES * rounded
 
 
 def limit(own_noise):

@@ -1,5 +1,5 @@
-// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, the engine that a
-// sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp; bits: same_bits_test.cpp; chunks and
+// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, the engine that
+// a sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp; bits: same_bits_test.cpp; chunks and
 // going back: sequences_test.cpp.)
 #include <doctest/doctest.h>
 

@@ -40,6 +40,16 @@ class CasesTest(unittest.TestCase):
                 self.assertTrue(any(config.get("num_experts_per_tok", config.get("top_k_experts")) == 1 for config in configs))
                 self.assertTrue(any(config["hidden_size"] % 128 and config["hidden_size"] > 128 for config in configs))
 
+    def test_all_ways_to_store_a_model_are_drawn(self):
+        requests = {family: [cases.draw(family, seed).model.request for seed in range(SEEDS)] for family in families.NAMES}
+        for family, seen in requests.items():
+            with self.subTest(family):
+                self.assertEqual({request.with_dense for request in seen if request.quantization}, {None, True, False})
+                if family != "gpt_oss":
+                    self.assertLessEqual({"fused", "separate"}, {request.experts for request in seen})
+        self.assertTrue(any(request.published for request in requests["deepseek_v4"]))
+        self.assertTrue(any(request.fp8_table for request in requests["qwen4_exp"]))
+
     def test_texts_pass_windows_and_compression_boundaries(self):
         def passes(family, bound):
             drawn = [cases.draw(family, seed) for seed in range(SEEDS)]
@@ -60,6 +70,14 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(verdict.relative_error(np.float32([3, 4.5]), np.float32([3, 4])), 0.1)
         self.assertFalse(verdict.relative_error(np.float32([np.nan]), np.float32([1])) <= 1)
         self.assertEqual([verdict.limit(noise) for noise in (0.0, 2.0**-20, 2.0**-10)], [1e-5, 1e-5, 10 * 2.0**-10])
+
+    def test_the_typical_error_leaves_out_rows_of_other_experts(self):
+        exact = np.float32([[3, 4]] * 5)
+        values = exact.copy()
+        values[:, 1] = (4, 4.5, 4.5, -4, 90)
+        self.assertEqual(verdict.typical_error(values, exact), 0.1)
+        self.assertFalse(verdict.typical_error(values * np.nan, exact) <= 1)
+        self.assertEqual([verdict.serve_limit(rounded) for rounded in (None, 0.5)], [0.05, 0.75])
 
     def test_rows_after_another_id_do_not_count(self):
         expected = self.logits([[0, 1], [5, 5.0009], [1, 0]], [1, 1, 0])
