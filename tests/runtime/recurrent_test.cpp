@@ -1,5 +1,5 @@
-// A model with recurrent layers. Checked against: the engine that a sequence was copied from, and the bytes of its state
-// counted by hand. (Its logits: golden_test.cpp; its bits: same_bits_test.cpp; chunks and going back:
+// A model with recurrent layers. Checked against: the engine that a sequence was copied from, and the bytes of its
+// state counted by hand. (Its logits: golden_test.cpp; its bits: same_bits_test.cpp; chunks and going back:
 // sequences_test.cpp.)
 #include <doctest/doctest.h>
 

@@ -70,12 +70,12 @@ class VerdictTest(unittest.TestCase):
         self.assertFalse(verdict.relative_error(np.float32([np.nan]), np.float32([1])) <= 1)
         self.assertEqual([verdict.limit(noise) for noise in (0.0, 2.0**-20, 2.0**-10)], [1e-5, 1e-5, 10 * 2.0**-10])
 
-    def test_the_typical_error_leaves_out_rows_of_other_experts(self):
-        exact = np.float32([[3, 4]] * 5)
+    def test_the_undisturbed_error_leaves_out_rows_of_other_experts(self):
+        exact = np.float32([[3, 4]] * 11)
         values = exact.copy()
-        values[:, 1] = (4, 4.5, 4.5, -4, 90)
-        self.assertEqual(verdict.typical_error(values, exact), 0.1)
-        self.assertFalse(verdict.typical_error(values * np.nan, exact) <= 1)
+        values[:, 1] = (4, 4.5, *[90] * 9)
+        self.assertEqual(verdict.undisturbed_error(values, exact), 0.1)
+        self.assertFalse(verdict.undisturbed_error(values * np.nan, exact) <= 1)
         self.assertEqual([verdict.serve_limit(rounded) for rounded in (None, 0.5)], [0.05, 0.75])
 
     def test_rows_after_another_id_do_not_count(self):
