@@ -113,10 +113,19 @@ def _delta_net(rng, sizes):
             "rope_parameters.partial_rotary_factor": rng.choice((0.25, 0.5))}
 
 
+def _stretched(rng):
+    """YaRN beside the rotation that a family has, now and then."""
+    if rng.random() < 0.6:
+        return {}
+    return {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": rng.choice((2.0, 4.0)),
+            "rope_parameters.original_max_position_embeddings": 64}
+
+
 def _qwen3_5_moe(rng, scheme):
     sizes = _base(rng, scheme)
     kinds = _layers_of(rng, sizes, ("linear_attention", "full_attention"))
-    return sizes, {**_delta_net(rng, sizes), **kinds, "tie_word_embeddings": rng.random() < 0.3}, _around(rng, 64)
+    settings = {**_delta_net(rng, sizes), **_stretched(rng), **kinds, "tie_word_embeddings": rng.random() < 0.3}
+    return sizes, settings, _around(rng, 64)
 
 
 def _qwen4_exp(rng, scheme):
@@ -124,8 +133,10 @@ def _qwen4_exp(rng, scheme):
     ratio = rng.choice((2, 4))
     sizes.update(head_dim=rng.choice((32, 64)), layers=rng.choice((1, 2, 4, 5)))
     heads_per_ngram, ngram, budget = rng.choice((1, 2)), rng.choice((2, 3, 4)), ratio * rng.choice((4, 8))
-    settings = {**_delta_net(rng, sizes), "full_attention_interval": rng.choice((2, 3)), "hc_count": rng.choice((2, 4)),
-                "hc_lowrank": rng.choice((8, 12)), "indexer_compress_ratio": ratio, "indexer_budget": budget,
+    settings = {**_delta_net(rng, sizes), **_stretched(rng), "full_attention_interval": rng.choice((2, 3)),
+                "seed": rng.choice((1234, 7)), "split_ngram_parts": rng.choice((1, 4)),
+                "tie_word_embeddings": rng.random() < 0.3, "hc_count": rng.choice((2, 4)), "hc_lowrank": rng.choice((8, 12)),
+                "indexer_compress_ratio": ratio, "indexer_budget": budget,
                 "indexer_n_heads": rng.choice((1, 3)), "indexer_head_dim": rng.choice((32, 48)),
                 "heads_per_ngram": heads_per_ngram, "ngram_size": ngram, "ple_conv_kernel_size": rng.choice((2, 4, 5)),
                 "ple_embed_dim": (ngram - 1) * heads_per_ngram * rng.choice((8, 12)),
@@ -152,6 +163,8 @@ def _gemma4(rng, scheme):
     settings = {"global_head_dim": rng.choice((32, 64, 96)), "num_global_key_value_heads": global_heads,
                 "attention_k_eq_v": rng.random() < 0.7, "final_logit_softcapping": rng.choice((30.0, None)),
                 "tie_word_embeddings": rng.random() < 0.7,
+                "rope_parameters.full_attention.partial_rotary_factor": rng.choice((0.25, 0.5, 1.0)),
+                "rope_parameters.sliding_attention.rope_theta": rng.choice((1000.0, 10000.0)),
                 **_layers_of(rng, sizes, ("sliding_attention", "full_attention"), last="full_attention")}
     return sizes, settings, _around(rng, sizes["window"])
 
@@ -165,6 +178,7 @@ def _deepseek_v4(rng, scheme):
                 "qk_rope_head_dim": rng.choice((8, 16)), "hc_mult": rng.choice((2, 4)), "index_head_dim": rng.choice((16, 32)),
                 "index_n_heads": rng.choice((1, 3)), "index_topk": rng.choice((3, 8)), "swiglu_limit": rng.choice((0.5, 10.0)),
                 "num_hash_layers": rng.choice((0, 1, 2)), "compress_rates": {SPARSE: rng.choice((4, 4, 8)), HEAVY: rate},
+                "hc_sinkhorn_iters": rng.choice((1, 4, 20)), "hc_eps": rng.choice((1e-6, 1e-3)),
                 "routed_scaling_factor": rng.choice((1.0, 1.5, 2.5)),
                 **_layers_of(rng, sizes, ("sliding_attention", SPARSE, HEAVY))}
     if rng.random() < 0.5:
