@@ -7,6 +7,8 @@ from checkpoint.model import Model, Request, schemes_of
 from checkpoint.quantization import SCHEMES
 
 STEPS = 6
+EXPERTS, TOP_K = ("num_experts", "n_routed_experts", "num_local_experts"), ("num_experts_per_tok", "top_k_experts")
+INDEXED = ("index_topk", "indexer_budget")
 MANY_STEPS = 40
 LONGEST = 600  # many chunks of a prompt
 EOS_SHARE = 0.03  # of the prompt: segments of n-gram embeddings end there
@@ -25,12 +27,17 @@ class Case:
     steps: int = STEPS
 
     @property
+    def chooses(self):
+        """Whether a token uses some of the experts, or may attend to some of the entries before it."""
+        config = self.model.config
+        experts = next(config[key] for key in EXPERTS if key in config)
+        return experts > next(config[key] for key in TOP_K if key in config) or any(key in config for key in INDEXED)
+
+    @property
     def sizes(self):
         config, text = self.model.config, []
         for label, keys in (("H", ("hidden_size",)), ("I", ("moe_intermediate_size", "intermediate_size")),
-                            ("E", ("num_experts", "n_routed_experts", "num_local_experts")),
-                            ("k", ("num_experts_per_tok", "top_k_experts")), ("L", ("num_hidden_layers",)),
-                            ("d", ("head_dim",))):
+                            ("E", EXPERTS), ("k", TOP_K), ("L", ("num_hidden_layers",)), ("d", ("head_dim",))):
             text.append(label + str(next(config[key] for key in keys if key in config)))
         heads = f"{config['num_attention_heads']}/{config['num_key_value_heads']}"
         return " ".join([*text, "heads " + heads, f"n{len(self.prompt)}+{self.steps}", *self._storage()])
@@ -46,11 +53,12 @@ class Case:
 def _base(rng, scheme):
     """Sizes that all families have. Where the format allows it, nothing is a multiple of a block."""
     unit = max(8, SCHEMES[scheme].columns if scheme else 1)
-    experts = rng.randint(14, 70) if rng.random() < 0.2 else rng.randint(2, 13)
+    experts = rng.randint(14, 64) if rng.random() < 0.2 else rng.randint(2, 13)
     kv_heads = rng.choice((1, 2, 3))
+    top_k = rng.choice((1, 1, experts, *[rng.randint(1, min(experts, 10)) for _ in range(4)]))
     return {"hidden": unit * rng.randint(-(-48 // unit), 208 // unit), "intermediate": unit * rng.randint(1, 160 // unit),
-            "experts": experts, "top_k": 1 if rng.random() < 0.3 else rng.randint(1, min(experts, 10)),
-            "layers": rng.choice((1, 2, 3, 5)), "heads": kv_heads * rng.choice((1, 2, 4, 5)), "kv_heads": kv_heads,
+            "experts": experts, "top_k": top_k, "layers": rng.choice((1, 2, 3, 5)),
+            "heads": kv_heads * rng.choice((1, 2, 4, 5)), "kv_heads": kv_heads,
             "head_dim": rng.choice((16, 32, 48, 64, 128)), "vocab": rng.randint(90, 400)}
 
 

@@ -5,7 +5,6 @@ import numpy as np
 
 FLOAT32_LIMIT = 1e-5
 TIMES_OWN_NOISE = 10
-UNDISTURBED = 0.1  # of the rows, at least
 SERVE_TIMES = 1.5  # what serve numerics may differ, in errors of a run in bf16
 SERVE_LIMIT = 0.05  # the same where there is no such run
 SAFE_MARGIN = 1e-3  # where the two best logits are closer than this, either id may be chosen
@@ -26,16 +25,18 @@ def relative_error(values, expected):
     return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
 
 
-def undisturbed_error(values, expected):
-    """What nine tenths of the rows' errors exceed. A rounded state chooses another expert where two scores are close: the
-    row is then another one, however exact the arithmetic is, and so are those that attend to it. Arithmetic that is not
-    exact shows in all of them."""
+def rounding_error(values, expected, chooses):
+    """Of rounded arithmetic. A model that chooses experts or what it attends to chooses another one where two scores are
+    close: the row is then another one, however exact the arithmetic is, and so are all that see it. Of such a model the
+    best row counts."""
+    if not chooses:
+        return relative_error(values, expected)
     values, expected = values.astype(np.float64), expected.astype(np.float64)
-    return float(np.quantile(np.linalg.norm(values - expected, axis=1) / np.linalg.norm(expected, axis=1), UNDISTURBED))
+    return float(np.min(np.linalg.norm(values - expected, axis=1) / np.linalg.norm(expected, axis=1)))
 
 
 def serve_limit(rounded):
-    """rounded: undisturbed error of a run in bf16, or None."""
+    """rounded: error of a run in bf16, or None."""
     return SERVE_LIMIT if rounded is None else SERVE_TIMES * rounded
 
 
