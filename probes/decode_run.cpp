@@ -18,6 +18,7 @@ DecodeRun::DecodeRun(Engine& engine, const std::vector<int32_t>& text) : engine_
   for (int i = 0; i < engine.config().max_batch; ++i) sequences_.push_back(engine.open_sequence());
   ids_.resize(sequences_.size());
   runs_.reserve(sequences_.size());
+  mark();
 }
 
 DecodeRun::~DecodeRun() {
@@ -38,18 +39,16 @@ int32_t DecodeRun::token(int sequence, int64_t at) const {
 void DecodeRun::fill(int64_t length) {
   rewind();
   std::vector<int32_t> ids;
-  const bool recurrent = engine_.geometry().state_floats > 0;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     int64_t kept = std::min(length, length_);
-    // The only state there is is that of length_ tokens; that of none is made where a sequence begins.
-    if (!engine_.can_rewind(sequences_[i], kept) || (recurrent && kept < length_)) kept = 0;
+    if (!engine_.can_rewind(sequences_[i], kept)) kept = 0;
     engine_.rewind_sequence(sequences_[i], kept);
     ids.clear();
     for (int64_t p = kept; p < length; ++p) ids.push_back(token(static_cast<int>(i), p));
     if (!ids.empty()) engine_.prefill(sequences_[i], ids);
   }
   length_ = position_ = text_at_ = length;
-  keep_states();
+  mark();
 }
 
 void DecodeRun::copy_from(const DecodeRun& filled) {
@@ -59,20 +58,17 @@ void DecodeRun::copy_from(const DecodeRun& filled) {
   }
   length_ = position_ = filled.length_;
   text_at_ = filled.text_at_;
-  keep_states();
+  mark();
 }
 
-void DecodeRun::keep_states() {
-  states_.clear();
-  if (engine_.geometry().state_floats == 0) return;
-  for (const int sequence : sequences_) states_.push_back(engine_.recurrent_state(sequence));
+void DecodeRun::mark() {
+  starts_.clear();
+  for (const int sequence : sequences_) starts_.push_back(engine_.mark_sequence(sequence));
 }
 
 void DecodeRun::rewind() {
   for (int i = 0; i < batch_ && position_ > length_; ++i) {
-    const auto index = static_cast<size_t>(i);
-    engine_.rewind_sequence(sequences_[index], length_);
-    if (!states_.empty()) engine_.restore_recurrent_state(sequences_[index], states_[index]);
+    engine_.rewind_sequence(sequences_[static_cast<size_t>(i)], starts_[static_cast<size_t>(i)]);
   }
   position_ = length_;
 }

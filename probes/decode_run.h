@@ -3,8 +3,7 @@
 // A sample is a turn: back to the start of a short window before the context, a few untimed steps that bring weights
 // and KV back into the caches that another engine used meanwhile (a server has them for itself), then the timed ones.
 // So every sample is at the context asked for, however many there are. The text goes on through all turns, as does a
-// forced routing: no turn repeats the tokens of another. A recurrent state has no positions to go back to: it is kept
-// when the sequences are filled, and put back.
+// forced routing: no turn repeats the tokens of another.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +51,7 @@ class DecodeRun {
   };
   int32_t token(int sequence, int64_t at) const;
   double hit_rate(size_t from, size_t to) const;
-  void keep_states();
+  void mark();
   void rewind();
   void step();
   double timed_steps(int count);  // seconds
@@ -62,7 +61,7 @@ class DecodeRun {
   std::vector<int> sequences_;
   std::vector<int32_t> ids_;
   std::vector<TokenRun> runs_;
-  std::vector<std::vector<float>> states_;  // of every sequence at length_; empty where nothing was filled
+  std::vector<SequenceMark> starts_;  // of every sequence at length_
   int batch_ = 1;
   int settle_steps_ = kMaxSettleSteps;
   int64_t length_ = 0;    // of the sequences between turns

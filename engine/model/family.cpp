@@ -40,6 +40,7 @@ std::unique_ptr<Family> make_family(const Json& config) {
     const auto it = config.find("model_type");
     if (it != config.end()) given = it->is_string() ? it->get<std::string>() : it->type_name();
   }
+  if (given.empty()) refuse_native_gpt_oss(config);
   for (const FamilyDesc& family : kFamilies) {
     if (family.model_type == given) return family.make(config);
     if (!supported.empty()) supported += ", ";

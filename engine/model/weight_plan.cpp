@@ -17,7 +17,19 @@ struct Formats {
   std::vector<FormatId> experts;
 };
 
+// A checkpoint in another layout would lack some tensor, whose name says nothing to who has it.
+void refuse_other_layouts(const WeightPlan& plan) {
+  for (const OtherLayoutSpec& spec : plan.list.other_layouts) {
+    if (plan.checkpoint->find(spec.tensor) == nullptr) continue;
+    throw Error(ErrorKind::kFailed, {.what = "this layout of a checkpoint is not supported",
+                                     .value = spec.layout,
+                                     .allowed = spec.supported,
+                                     .path = spec.tensor});
+  }
+}
+
 Formats find_in_checkpoint(const Json& config, const ModelGeometry& geometry, WeightPlan& plan) {
+  refuse_other_layouts(plan);
   const Detector detector(*plan.checkpoint, config);
   Formats formats;
   for (const MatrixSpec& spec : plan.list.matrices) {

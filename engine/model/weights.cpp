@@ -42,6 +42,8 @@ void WeightList::known_integers(std::vector<std::string> names, std::span<const 
   integers.push_back({std::move(names), {values.begin(), values.end()}});
 }
 
+void WeightList::other_layout(OtherLayoutSpec spec) { other_layouts.push_back(std::move(spec)); }
+
 void WeightList::expert_layer(ExpertLayerSpec spec) { expert_layers.push_back(std::move(spec)); }
 
 ExpertBank::ExpertBank(std::vector<ExpertLayout> layouts, int experts, std::shared_ptr<HostBuffer> memory)

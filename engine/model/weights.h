@@ -84,6 +84,12 @@ struct KnownIntegersSpec {
   std::vector<std::string> names;
   std::vector<int64_t> values;
 };
+// A tensor that only a layout of the family which is not supported has.
+struct OtherLayoutSpec {
+  std::string tensor;
+  std::string layout;     // what that is
+  std::string supported;  // and what to take instead
+};
 struct ExpertLayerSpec {
   // Tried in order, "model.layers.0.mlp.experts.". The stem of one expert's matrices is prefix + expert + "." + part;
   // fused 3-D tensors are prefix + "gate_up_proj" and prefix + "down_proj", with or without ".weight". Biases, where
@@ -104,6 +110,7 @@ class WeightList {
   IndexTableId index_table(std::vector<std::string> names, int64_t rows, int64_t cols, int32_t limit);
   RowTableId row_table(RowTableSpec spec);
   void known_integers(std::vector<std::string> names, std::span<const int64_t> values);
+  void other_layout(OtherLayoutSpec spec);
   void expert_layer(ExpertLayerSpec spec);  // in MoE layer order
 
   std::vector<MatrixSpec> matrices;
@@ -112,6 +119,7 @@ class WeightList {
   std::vector<IndexTableSpec> index_tables;
   std::vector<RowTableSpec> row_tables;
   std::vector<KnownIntegersSpec> integers;
+  std::vector<OtherLayoutSpec> other_layouts;
   std::vector<ExpertLayerSpec> expert_layers;
 };
 

@@ -31,6 +31,12 @@ struct LoadedModel {
   std::shared_ptr<const DeviceWeights> on_device;  // upload_weights(*weights); null: an engine on cuda makes its own
 };
 
+// A place that a sequence can be set back to.
+struct SequenceMark {
+  int64_t length = 0;
+  std::vector<float> state;  // ModelGeometry::state_floats; empty at length 0, where a state begins
+};
+
 class Engine {
  public:
   // Checks the config against the model and the memory plan, allocates, fills resident slots. Throws Error.
@@ -50,19 +56,20 @@ class Engine {
   void close_sequence(int sequence);
   int64_t sequence_length(int sequence) const;
   // Forgets the last tokens, so that `length` are left. A routing that set_routing forced is not set back: it goes on.
-  // Nor is a recurrent state, which has no positions: who goes back keeps it and gives it back. REQUIRES
-  // can_rewind(sequence, length).
+  // REQUIRES can_rewind(sequence, length).
   void rewind_sequence(int sequence, int64_t length);
-  // Whether a sequence that forgets its end still has all that its next token sees: always, but for a model whose
-  // caches of windows have forgotten. There it may be emptied, or forget the last kRewindPositions of the most it held.
+  // Whether a sequence that forgets its end still has all that its next token sees. It may always be emptied. A model
+  // whose caches of windows forget can forget the last kRewindPositions of the most that the sequence held. A recurrent
+  // state has no positions: such a model goes back to marks only.
   bool can_rewind(int sequence, int64_t length) const;
+  // The same to where the sequence was when it was marked, as long as it still begins with the tokens that it had then.
+  // Marking a model with a recurrent state needs serve numerics: FT_CHECKed.
+  SequenceMark mark_sequence(int sequence) const;
+  bool can_rewind(int sequence, const SequenceMark& mark) const;
+  void rewind_sequence(int sequence, const SequenceMark& mark);
   // Makes `sequence` as if it had been fed what `from` fed to its own: the same bits, since numerics do not depend on
   // strategy, threads or slots. Serve numerics, the same model and from's length at most max_context: FT_CHECKed.
   void copy_sequence(int sequence, const Engine& from, int from_sequence);
-  // The recurrent state of an open sequence after all that it was fed: ModelGeometry::state_floats of them, none for
-  // most models. Serve numerics. Sizes are FT_CHECKed.
-  std::vector<float> recurrent_state(int sequence) const;
-  void restore_recurrent_state(int sequence, std::span<const float> state);
 
   // Runs one step. logits: (batch.logits_rows, vocab) row-major, valid until the next step.
   // REQUIRES runs of distinct open sequences, position == length, length + tokens <= max_context, tokens <=

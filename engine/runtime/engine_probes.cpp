@@ -84,21 +84,51 @@ void Engine::run_dense_step(int tokens, int64_t context) {
   for (int i = 0; i < tokens; ++i) s.hooks.advance(i, 1);
 }
 
+// Whether the caches have all that the token at `length` sees; a recurrent state aside.
+static bool caches_reach(const ModelGeometry& geometry, int64_t reached, int64_t length) {
+  const auto has_window = [](const KvLayer& layer) { return layer.window > 0; };
+  const bool forgets = !geometry.compressed.empty() || std::any_of(geometry.kv.begin(), geometry.kv.end(), has_window);
+  return !forgets || length == 0 || reached - length <= kRewindPositions;
+}
+
 bool Engine::can_rewind(int sequence, int64_t length) const {
   const int64_t now = sequence_length(sequence);
   FT_CHECK(length >= 0 && length <= now);
-  const ModelGeometry& geometry = state_->geometry();
-  const auto has_window = [](const KvLayer& layer) { return layer.window > 0; };
-  const bool forgets = !geometry.compressed.empty() || std::any_of(geometry.kv.begin(), geometry.kv.end(), has_window);
-  return !forgets || length == 0 || state_->reached[static_cast<size_t>(sequence)] - length <= kRewindPositions;
+  if (geometry().state_floats > 0 && length != 0 && length != now) return false;
+  return caches_reach(geometry(), state_->reached[static_cast<size_t>(sequence)], length);
 }
 
 void Engine::rewind_sequence(int sequence, int64_t length) {
-  const int64_t now = sequence_length(sequence);
   FT_CHECK(can_rewind(sequence, length));
-  if (length == 0) state_->reached[static_cast<size_t>(sequence)] = 0;
-  state_->hooks.advance(sequence, now - length);
-  state_->lengths[static_cast<size_t>(sequence)] = length;
+  rewind_sequence(sequence, SequenceMark{length, {}});
+}
+
+SequenceMark Engine::mark_sequence(int sequence) const {
+  const State& s = *state_;
+  SequenceMark mark{sequence_length(sequence), {}};
+  FT_CHECK(mark.length >= 0);
+  if (geometry().state_floats == 0 || mark.length == 0) return mark;
+  FT_CHECK(s.serves());
+  mark.state.resize(static_cast<size_t>(geometry().state_floats));
+  s.serve->read_state(sequence, mark.state);
+  return mark;
+}
+
+bool Engine::can_rewind(int sequence, const SequenceMark& mark) const {
+  if (mark.state.empty()) return can_rewind(sequence, mark.length);
+  FT_CHECK(static_cast<int64_t>(mark.state.size()) == geometry().state_floats && state_->serves());
+  FT_CHECK(mark.length > 0 && mark.length <= sequence_length(sequence));
+  return caches_reach(geometry(), state_->reached[static_cast<size_t>(sequence)], mark.length);
+}
+
+void Engine::rewind_sequence(int sequence, const SequenceMark& mark) {
+  State& s = *state_;
+  FT_CHECK(can_rewind(sequence, mark));
+  const auto index = static_cast<size_t>(sequence);
+  if (mark.length == 0) s.reached[index] = 0;
+  if (!mark.state.empty()) s.serve->write_state(sequence, mark.state);
+  s.hooks.advance(sequence, s.lengths[index] - mark.length);
+  s.lengths[index] = mark.length;
 }
 
 void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) {
@@ -111,21 +141,6 @@ void Engine::copy_sequence(int sequence, const Engine& from, int from_sequence) 
   s.hooks.continue_from(sequence, from.state_->hooks, from_sequence);
   s.lengths[static_cast<size_t>(sequence)] = length;
   s.reached[static_cast<size_t>(sequence)] = from.state_->reached[static_cast<size_t>(from_sequence)];
-}
-
-std::vector<float> Engine::recurrent_state(int sequence) const {
-  const State& s = *state_;
-  FT_CHECK(s.serves() && sequence_length(sequence) >= 0);
-  std::vector<float> state(static_cast<size_t>(geometry().state_floats));
-  if (!state.empty()) s.serve->read_state(sequence, state);
-  return state;
-}
-
-void Engine::restore_recurrent_state(int sequence, std::span<const float> state) {
-  State& s = *state_;
-  FT_CHECK(s.serves() && sequence_length(sequence) >= 0);
-  FT_CHECK(static_cast<int64_t>(state.size()) == geometry().state_floats);
-  if (!state.empty()) s.serve->write_state(sequence, state);
 }
 
 }  // namespace ft

@@ -1,7 +1,7 @@
 """A whole checkpoint: configuration, layout and files of one made-up model."""
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import families, writer
@@ -89,8 +89,10 @@ class Model:
         elif self.wrapped and not dequantized:
             layout = Layout(fused, lambda name: WRAPPED_PREFIX + name[len(TEXT_PREFIX):] if name.startswith(TEXT_PREFIX) else name)
         else:
-            # The plain copy has what transformers itself would write.
+            # The plain copy has what transformers itself would write: of published models, what they hold in float32 too.
             layout = Layout(self.text_type == "gemma4_text" if dequantized else fused)
+            if request.published:
+                layout = replace(layout, dtype=deepseek_v4.published_dtype)
         with_dense = request.with_dense
         if with_dense is None:
             with_dense = self.text_type not in EXPERTS_ONLY

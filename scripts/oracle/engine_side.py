@@ -1,4 +1,4 @@
-"""Logits by ft-engine --score in reference mode."""
+"""Logits by ft-engine --score."""
 import json
 import subprocess
 
@@ -8,6 +8,7 @@ from .verdict import Logits
 
 NOT_SUPPORTED = "not supported"  # what both programs say of a family or format that they do not know
 SECONDS = 300
+DEEPSEEK = '"model_type": "deepseek_v4"'
 
 
 class Refused(Exception):
@@ -28,12 +29,25 @@ def run(program, *arguments):
         raise Refused((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
 
 
-def compute(build, folder, scratch, prompt, steps):
+def _score(build, folder, scratch, request, *options):
     """Tunes as shortly as possible, since any profile gives these logits, then scores. Raises Refused."""
     profile, source, output = scratch / "profile.json", scratch / "in.json", scratch / "out.safetensors"
-    run(build / "ft-tune", "--model", folder, "--device", "host", "--budget", 1, "--strategy", "resident",
-        "--threads", 1, "--batch", 1, "--context", len(prompt) + steps, "-o", profile)
-    source.write_text(json.dumps({"input_ids": prompt, "greedy": steps}), encoding="utf-8")
-    run(build / "ft-engine", "--profile", profile, "--numerics", "reference", "--score", source, "--output", output)
-    tensors = load_file(output)
+    if not profile.exists():
+        run(build / "ft-tune", "--model", folder, "--device", "host", "--budget", 1, "--strategy", "resident",
+            "--threads", 1, "--batch", 1, "--context", len(request["input_ids"]) + request["greedy"], "-o", profile)
+    source.write_text(json.dumps(request), encoding="utf-8")
+    run(build / "ft-engine", "--profile", profile, *options, "--score", source, "--output", output)
+    return load_file(output)
+
+
+def compute(build, folder, scratch, prompt, steps):
+    """Logits in reference numerics, of a prompt and the steps after it."""
+    tensors = _score(build, folder, scratch, {"input_ids": prompt, "greedy": steps}, "--numerics", "reference")
     return Logits(tensors["logits"], tensors["greedy_logits"], tensors["greedy_ids"].tolist())
+
+
+def compute_served(build, folder, scratch, ids):
+    """Logits of a text, as they are served, DeepSeek-V4's with the arithmetic of transformers. After compute, whose context
+    they take."""
+    arithmetic = ["--deepseek-arithmetic", "transformers"] if DEEPSEEK in (folder / "config.json").read_text("utf-8") else []
+    return _score(build, folder, scratch, {"input_ids": ids, "greedy": 0}, "--numerics", "serve", *arithmetic)["logits"]

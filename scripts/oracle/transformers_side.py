@@ -23,10 +23,23 @@ def lowest_index_first(values, k, dim=-1, largest=True, sorted=True, **_):  # no
 torch.topk = torch.Tensor.topk = lowest_index_first
 
 
+def load(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager",
+                                                experts_implementation="eager").eval()
+
+
+def compute_rounded(folder, ids):
+    """Logits of one pass in bf16; None of a model that has no such pass: DeepSeek-V4's mixes types on the way."""
+    model = load(folder, torch.bfloat16)
+    if model.config.model_type == "deepseek_v4":
+        return None
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
+
+
 def compute(folder, prompt, steps):
     """(Logits, how far its own cached logits are from those of one pass over the whole text)"""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                 experts_implementation="eager").eval()
+    model = load(folder, torch.float32)
     # Its cache takes no model that has delta nets alone: such a one reads the whole text for every id.
     cached = any(kind != "linear_attention" for kind in getattr(model.config, "layer_types", None) or [None])
     with torch.no_grad():

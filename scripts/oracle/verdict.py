@@ -5,6 +5,8 @@ import numpy as np
 
 FLOAT32_LIMIT = 1e-5
 TIMES_OWN_NOISE = 10
+SERVE_TIMES = 1.5  # what serve numerics may differ, in errors of a run in bf16
+SERVE_LIMIT = 0.05  # the same where there is no such run
 SAFE_MARGIN = 1e-3  # where the two best logits are closer than this, either id may be chosen
 
 
@@ -21,6 +23,21 @@ def relative_error(values, expected):
     """norm(difference) / norm(expected), in float64; NaN where either holds one."""
     values, expected = values.astype(np.float64), expected.astype(np.float64)
     return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
+
+
+def rounding_error(values, expected, chooses):
+    """Of rounded arithmetic. A model that chooses experts or what it attends to chooses another one where two scores are
+    close: the row is then another one, however exact the arithmetic is, and so are all that see it. Of such a model the
+    best row counts."""
+    if not chooses:
+        return relative_error(values, expected)
+    values, expected = values.astype(np.float64), expected.astype(np.float64)
+    return float(np.min(np.linalg.norm(values - expected, axis=1) / np.linalg.norm(expected, axis=1)))
+
+
+def serve_limit(rounded):
+    """rounded: error of a run in bf16, or None."""
+    return SERVE_LIMIT if rounded is None else SERVE_TIMES * rounded
 
 
 def limit(own_noise):

@@ -1,6 +1,6 @@
 // What an engine on a CUDA device keeps of sequences: caches of windows that have gone round, recurrent states. Checked
 // against: the host device, bit for bit, where tokens go one by one; itself with other chunks, which make rings of
-// other sizes; the engine that a sequence was copied from. Needs FT_TEST_DATA.
+// other sizes; the engine that a sequence was copied from; a sequence that never went back. Needs FT_TEST_DATA.
 #include <utility>
 
 #include "engine/runtime/cuda/device_weights.h"
@@ -87,6 +87,32 @@ void check_copies(Context& context, const std::string& path) {
   }
 }
 
+// A sequence that was set back to a mark goes on as one that was only led there.
+void check_going_back(Context& context, const std::string& path) {
+  const LoadedModel model = model_at(path);
+  const int64_t vocab = model.family->geometry().vocab;
+  guarded(context, "sequences that go back", path, [&]() -> std::string {
+    Engine engine(model, config_of(model, kShortChunk, 2), kDevicePlenty);
+    for (const int64_t length : {int64_t{1}, int64_t{40}, int64_t{127}, kLong}) {
+      const int back = engine.open_sequence(), plain = engine.open_sequence();
+      for (const int sequence : {back, plain}) engine.prefill(sequence, some_ids(length, vocab, 5));
+      const SequenceMark mark = engine.mark_sequence(back);
+      for (const int64_t steps : {int64_t{1}, int64_t{7}, kRewindPositions}) {
+        for (const int32_t id : some_ids(steps, vocab, static_cast<uint64_t>(steps))) next_logits(engine, back, id);
+        if (!engine.can_rewind(back, mark)) return "cannot go back by " + std::to_string(steps);
+        engine.rewind_sequence(back, mark);
+      }
+      for (const int32_t id : {3, 5, 8, 13, 21, 34}) {
+        const std::string text = first_difference(next_logits(engine, back, id), next_logits(engine, plain, id), vocab);
+        if (!text.empty()) return "length " + std::to_string(length) + ": " + text;
+      }
+      engine.close_sequence(back);
+      engine.close_sequence(plain);
+    }
+    return "";
+  });
+}
+
 // Sequences of different lengths, one of them past its ring, that decode together.
 void check_together(Context& context, const std::string& path) {
   const LoadedModel model = model_at(path);
@@ -134,6 +160,7 @@ void check_cases(Context& context, std::initializer_list<const char*> names) {
     check_steps(context, path);
     check_chunks(context, path);
     check_copies(context, path);
+    check_going_back(context, path);
     check_together(context, path);
   }
 }

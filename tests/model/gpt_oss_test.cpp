@@ -357,3 +357,16 @@ TEST_CASE("gpt_oss: tensors that are missing or of another shape are named") {
   const std::string down = "model.layers.1.mlp.experts.down_proj_blocks";
   CHECK(mentions(block_edit([&](DiskTensors& t) { t.erase(down); }), {"lacks a tensor", down}));
 }
+
+TEST_CASE("gpt_oss: OpenAI's own layout is named, by its configuration and by its tensors") {
+  // original/config.json of the 20b model
+  CHECK(mentions(refusal_of(Json::parse(R"({"num_hidden_layers": 24, "num_experts": 32, "experts_per_token": 4,
+      "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "swiglu_limit": 7.0, "head_dim": 64,
+      "num_attention_heads": 64, "num_key_value_heads": 8, "sliding_window": 128, "initial_context_length": 4096,
+      "rope_theta": 150000, "rope_scaling_factor": 32.0, "rope_ntk_alpha": 1, "rope_ntk_beta": 32})")),
+                 {"not supported", "OpenAI", "original/", "Hugging Face"}));
+  const std::string error = edited([](EditableModel& model) {
+    model.tensors["block.0.attn.qkv.weight"] = model.tensors.extract("model.embed_tokens.weight").mapped();
+  });
+  CHECK(mentions(error, {"not supported", "OpenAI", "block.0.attn.qkv.weight", "Hugging Face"}));
+}

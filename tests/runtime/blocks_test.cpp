@@ -1,6 +1,6 @@
-// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, one pass over
-// the same tokens, the engine that a sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp;
-// bits: same_bits_test.cpp.)
+// Attention to chosen blocks and embeddings of n-grams. Checked against: brute force over all entries, the engine that
+// a sequence was copied from, and bytes counted by hand. (Logits: golden_test.cpp; bits: same_bits_test.cpp; chunks and
+// going back: sequences_test.cpp.)
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -58,30 +58,6 @@ TEST_CASE("the best entries: as sorting all of them gives, ties to the lower ent
         for (int worker = 0; worker < workers; ++worker) choice.choose(2, kept, worker, workers, competing);
         for (int64_t i = 0; i < kept; ++i) CHECK(choice.chosen(1, i) == order[static_cast<size_t>(i)]);
       }
-    }
-  }
-}
-
-TEST_CASE("reference numerics: chunks of a prompt, and decode after it, are within 1e-5 of one pass") {
-  const LoadedModel model = with_blocks();
-  EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
-  config.numerics = Numerics::kReference;
-  config.prefill_chunk = 256;
-  Engine whole(model, config, kPlenty);
-  // Six taps of n-grams' convolution before the token; six blocks of four are chosen, of seven from 28 tokens on.
-  for (const int64_t length : {1, 2, 3, 4, 6, 7, 26, 27, 28, 29, 31, 32, 63, 64, 130}) {
-    CAPTURE(length);
-    const std::vector<int32_t> ids = ids_of(length + 1);
-    const Continuation expected = run_greedy(whole, ids, 1);
-    for (const int chunk : {1, 2, 3, 5, 64}) {
-      CAPTURE(chunk);
-      config.prefill_chunk = chunk;
-      Engine engine(model, config, kPlenty);
-      CHECK(relative_error(run_greedy(engine, ids, 1).prompt_logits, expected.prompt_logits) <= 1e-5);
-      const std::vector<int32_t> along = {ids.back(), 0};
-      const Continuation decoded = run_along(engine, std::span(ids).first(static_cast<size_t>(length)), along);
-      CHECK(relative_error(std::span(decoded.decode_logits).last(160), std::span(expected.prompt_logits).last(160)) <=
-            1e-5);
     }
   }
 }

@@ -1,8 +1,7 @@
-// A model with recurrent layers. Checked against: one pass over the same tokens, the engine that a sequence was copied
-// from, and the bytes of its state counted by hand. (Its logits: golden_test.cpp; its bits: same_bits_test.cpp.)
+// A model with recurrent layers. Checked against: the engine that a sequence was copied from, and the bytes of its
+// state counted by hand. (Its logits: golden_test.cpp; its bits: same_bits_test.cpp; chunks and going back:
+// sequences_test.cpp.)
 #include <doctest/doctest.h>
-
-#include <algorithm>
 
 #include "tests/runtime/model_fixture.h"
 
@@ -20,29 +19,6 @@ std::vector<int32_t> ids_of(int64_t count) {
 }
 
 }  // namespace
-
-TEST_CASE("reference numerics: chunks of a prompt, and decode after it, are within 1e-5 of one pass") {
-  const LoadedModel model = recurrent();
-  EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
-  config.numerics = Numerics::kReference;
-  config.prefill_chunk = 256;
-  Engine whole(model, config, kPlenty);
-  for (const int64_t length : {1, 2, 3, 4, 63, 64, 65, 130}) {  // the convolution has 3 taps
-    CAPTURE(length);
-    const std::vector<int32_t> ids = ids_of(length + 1);
-    const Continuation expected = run_greedy(whole, ids, 1);
-    for (const int chunk : {1, 2, 3, 64}) {
-      CAPTURE(chunk);
-      config.prefill_chunk = chunk;
-      Engine engine(model, config, kPlenty);
-      CHECK(relative_error(run_greedy(engine, ids, 1).prompt_logits, expected.prompt_logits) <= 1e-5);
-      const std::vector<int32_t> along = {ids.back(), 0};
-      const Continuation decoded = run_along(engine, std::span(ids).first(static_cast<size_t>(length)), along);
-      const std::span<const float> last = std::span(decoded.decode_logits).last(96);
-      CHECK(relative_error(last, std::span(expected.prompt_logits).last(96)) <= 1e-5);
-    }
-  }
-}
 
 TEST_CASE("a sequence is copied with its state, into another place of another engine") {
   const LoadedModel model = recurrent();

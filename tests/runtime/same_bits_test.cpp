@@ -128,9 +128,17 @@ TEST_CASE("one hash over strategies, cache sizes, thread counts and instruction 
 // Cases of other families than the first: in the tree, and one of each format from the shared folder.
 constexpr const char* kTreeCases[] = {"deepseek_v4.published", "gemma4.older",       "gemma4.plain",
                                       "gpt_oss.small",         "qwen3_5_moe_text.b", "qwen4_exp.published"};
-constexpr const char* kSharedCases[] = {"deepseek_v4-ds_fp4", "gemma4_text",      "gpt_oss",
-                                        "gpt_oss-mxfp4",      "qwen3_5_moe_text", "qwen3_5_moe_text-nvfp4_ct",
-                                        "qwen4_exp_text.b",   "qwen4_exp_text",   "qwen4_exp_text-nvfp4_modelopt"};
+constexpr const char* kSharedCases[] = {"deepseek_v4",
+                                        "deepseek_v4.b",
+                                        "deepseek_v4-ds_fp4",
+                                        "gemma4_text",
+                                        "gpt_oss",
+                                        "gpt_oss-mxfp4",
+                                        "qwen3_5_moe_text",
+                                        "qwen3_5_moe_text-nvfp4_ct",
+                                        "qwen4_exp_text.b",
+                                        "qwen4_exp_text",
+                                        "qwen4_exp_text-nvfp4_modelopt"};
 
 template <class F>
 void for_other_families(F&& check) {
@@ -157,9 +165,10 @@ TEST_CASE(
     const LoadedModel model = model_at(path);
     EngineConfig config = config_for(model, Strategy::kHybrid, model.family->geometry().total_experts() / 2, 2);
     // Taps of convolutions (up to 10 apart), windows (7, 24, 32), where blocks are chosen (28, 36), splits and groups
-    // of attention, the smallest rings of windows (128).
+    // of attention, rings of compressed attention (88), the smallest ones of windows and its longest entries (128,
+    // 256).
     for (const int64_t length :
-         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 24, 25, 27, 28, 31, 32, 33, 35, 36, 63, 64, 65, 127, 128, 129, 200}) {
+         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 24, 25, 27, 28, 31, 32, 33, 35, 36, 63, 64, 65, 88, 127, 128, 129, 256}) {
       CAPTURE(length);
       config.prefill_chunk = kMaxPrefillChunk;
       const std::string expected = run_hash(model, config, length, 3);

@@ -198,11 +198,15 @@ class ReferenceTest(ScratchTest):
                 self.assertEqual("compress_ratios" in config, published)
                 self.assertEqual("layers.1.attn.kv_norm.weight" in tensors, published)
                 seen.append(tensors)
+            copy = self.folder / f"{scheme}-copy"
+            Model(Request("deepseek_v4", quantization=scheme, settings=rates, published=True)).write(copy, SHARD_BYTES, dequantized=True)
+            exact = read(copy)[1]
             for name, values in seen[0].items():
                 found = seen[1][name.removeprefix("model.").replace("attn.norm.", "attn.kv_norm.")
                                 .replace("embed_tokens.", "embed.").replace("hc_head.hc_", "hc_head_")]
                 # Published files keep some of them in float32, before the rounding to bf16.
                 self.assertLessEqual(np.abs(found - values).max(), np.abs(values).max() * 2.0**-8, name)
+                self.assertTrue(np.array_equal(found, exact[name]), name)
             self.assertTrue(np.isfinite(self.forward(config, seen[1])).all())
 
 

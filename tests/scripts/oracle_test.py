@@ -40,6 +40,25 @@ class CasesTest(unittest.TestCase):
                 self.assertTrue(any(config.get("num_experts_per_tok", config.get("top_k_experts")) == 1 for config in configs))
                 self.assertTrue(any(config["hidden_size"] % 128 and config["hidden_size"] > 128 for config in configs))
 
+    def test_models_without_a_choice_are_drawn(self):
+        for family in families.NAMES:
+            seen = [cases.draw(family, seed) for seed in range(SEEDS)]
+            alike = [case for case in seen if not case.chooses]
+            with self.subTest(family):
+                self.assertEqual(len(alike) > 0, family not in ("deepseek_v4", "qwen4_exp", "qwen4_exp_text"))
+                for case in alike:
+                    self.assertIn(" E{0} k{0} ".format(case.model.config.get("num_experts_per_tok") or
+                                                       case.model.config["top_k_experts"]), case.sizes)
+
+    def test_all_ways_to_store_a_model_are_drawn(self):
+        requests = {family: [cases.draw(family, seed).model.request for seed in range(SEEDS)] for family in families.NAMES}
+        for family, seen in requests.items():
+            with self.subTest(family):
+                self.assertEqual({request.with_dense for request in seen if request.quantization}, {None, True, False})
+        self.assertEqual({request.experts for seen in requests.values() for request in seen}, {"auto", "fused", "separate"})
+        self.assertTrue(any(request.published for request in requests["deepseek_v4"]))
+        self.assertTrue(any(request.fp8_table for request in requests["qwen4_exp"]))
+
     def test_texts_pass_windows_and_compression_boundaries(self):
         def passes(family, bound):
             drawn = [cases.draw(family, seed) for seed in range(SEEDS)]
@@ -60,6 +79,15 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(verdict.relative_error(np.float32([3, 4.5]), np.float32([3, 4])), 0.1)
         self.assertFalse(verdict.relative_error(np.float32([np.nan]), np.float32([1])) <= 1)
         self.assertEqual([verdict.limit(noise) for noise in (0.0, 2.0**-20, 2.0**-10)], [1e-5, 1e-5, 10 * 2.0**-10])
+
+    def test_the_rounding_error_leaves_out_rows_of_other_choices(self):
+        exact = np.float32([[3, 4]] * 4)
+        values = exact.copy()
+        values[:, 1] = (90, 4.5, -4, 3)
+        self.assertEqual(verdict.rounding_error(values, exact, chooses=True), 0.1)
+        self.assertEqual(verdict.rounding_error(values, exact, chooses=False), verdict.relative_error(values, exact))
+        self.assertFalse(verdict.rounding_error(values * np.nan, exact, chooses=True) <= 1)
+        self.assertEqual([verdict.serve_limit(rounded) for rounded in (None, 0.5)], [0.05, 0.75])
 
     def test_rows_after_another_id_do_not_count(self):
         expected = self.logits([[0, 1], [5, 5.0009], [1, 0]], [1, 1, 0])

@@ -1,6 +1,7 @@
 // gpt_oss: grouped-query attention with biases and a sink a head, windows on some layers, YaRN; a router with a bias
 // whose softmax is over the chosen experts; experts with biases and a clamped gated unit.
-// Source: Hugging Face transformers 5.17, models/gpt_oss.
+// Source: Hugging Face transformers 5.17, models/gpt_oss. Repositories of these models hold the weights a second time,
+// in a folder original/ without a tokenizer: OpenAI's own layout, which is refused.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 #include "engine/model/families/config_shapes.h"
 #include "engine/model/families/list.h"
 #include "engine/runtime/backend.h"
+#include "kernels/base/error.h"
 
 namespace ft {
 namespace {
@@ -15,6 +17,10 @@ namespace {
 constexpr double kTheta = 150000;
 constexpr double kMinLimit = 1e-3, kMaxLimit = 1e6;  // swiglu_limit
 constexpr int64_t kAbsentWindow = 128;
+
+constexpr const char* kNativeLayout = "gpt-oss in OpenAI's own names (original/)";
+constexpr const char* kSupportedLayout =
+    "the same weights in the names of Hugging Face (model.layers.0...), in the folder above original/";
 
 struct GptOssConfig {
   ModelGeometry geometry;
@@ -87,6 +93,7 @@ class GptOss final : public Family {
   explicit GptOss(const Json& json) : config_(read_config(json)) {
     const ModelGeometry& g = config_.geometry;
     table_ = list_.table({"model.embed_tokens.weight"}, g.vocab, g.hidden);
+    list_.other_layout({"block.0.attn.qkv.weight", kNativeLayout, kSupportedLayout});
     for (int layer = 0; layer < g.layers; ++layer) declare_layer(layer);
     norm_ = list_.vector({"model.norm.weight"}, g.hidden);
     head_ = list_.matrix({config_.tied ? "model.embed_tokens" : "lm_head"}, g.vocab, g.hidden, /*keep_bf16=*/true);
@@ -189,6 +196,14 @@ class GptOss final : public Family {
 };
 
 }  // namespace
+
+void refuse_native_gpt_oss(const Json& config) {
+  if (!config.is_object() || !config.contains("initial_context_length") || !config.contains("rope_ntk_beta")) return;
+  throw Error(ErrorKind::kFailed, {.what = "this layout of a checkpoint is not supported",
+                                   .value = kNativeLayout,
+                                   .allowed = kSupportedLayout,
+                                   .path = "initial_context_length"});
+}
 
 std::unique_ptr<Family> make_gpt_oss(const Json& config) { return std::make_unique<GptOss>(config); }
 
