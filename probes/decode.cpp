@@ -21,6 +21,10 @@ namespace {
 constexpr double kPrefillShare = 0.5;     // of the budget at most, for filling KV caches
 constexpr double kSettleSeconds = 10e-3;  // of untimed steps in a turn, when that takes fewer than kMaxSettleSteps
 constexpr int kMaxRounds = 200;
+// Of a point, whatever is left of the budget, when its least number of rounds takes as long: from one round each no two
+// candidates can be told apart, and the choice would fall to the simplest (H200, 8 candidates, a budget of 10 s:
+// offload at half the rate of a hybrid). Beside engines, caches and prompts it is little.
+constexpr double kLeastSeconds = 4;
 constexpr int kRoundsBetweenLooks = 8;  // at the interval of the ratio, once max_samples are taken
 constexpr double kConfidence = 0.95;
 
@@ -116,10 +120,12 @@ class DecodeProbe final : public Probe {
   void run_point(ProbeContext& context, Group& group, int64_t asked_context, int batch, double seconds,
                  std::vector<Samples>& result) {
     std::vector<Series> series;
-    double fastest = seconds;
+    double fastest = seconds, step_of_each = 0;
     for (size_t i = 0; i < group.runs.size(); ++i) {
       const DecodeCandidate& candidate = context.candidates[group.begin + i];
-      fastest = std::min(fastest, group.runs[i]->start(candidate.content, batch));
+      const double step = group.runs[i]->start(candidate.content, batch);
+      fastest = std::min(fastest, step);
+      step_of_each += step;
       series.push_back(make_series(context, group.begin + i, *group.runs[i], asked_context, batch));
     }
     // The same number for all, or their texts would go apart.
@@ -127,7 +133,8 @@ class DecodeProbe final : public Probe {
         std::clamp(kSettleSeconds / std::max(fastest, 1e-9), 1.0, static_cast<double>(kMaxSettleSteps)));
     for (const auto& run : group.runs) run->settle_with(settle);
     MeasureOptions options = measure_options(context, 1);
-    options.budget.seconds = seconds;
+    const double least = options.budget.min_samples * (settle + kTimedSteps) * step_of_each;
+    options.budget.seconds = std::max(seconds, std::min(least, kLeastSeconds));
     options.discard_rounds = 0;  // start() discarded the first tokens before the counters start
     const int rounds = options.budget.max_samples;
     options.budget.max_samples = std::max(rounds, kMaxRounds);

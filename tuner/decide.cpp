@@ -31,15 +31,29 @@ double hit_rate(const Measured& measured) {
   return found == measured.points[0]->at.end() ? 0 : found->second;
 }
 
-// Ratio a / b of the rates, over the rounds of all points, paired: interleaved rounds meet the same drift.
+// Ratio a / b of the rates, over the rounds of all points, paired: interleaved rounds meet the same drift. That one
+// wins by more at one point than at another is no noise, so the rounds of a point are taken about its median, spread by
+// what taking it out loses of their variance; one round a point says nothing of noise, and then how points differ must
+// do.
 Interval rate_ratio(const Measured& a, const Measured& b) {
-  std::vector<double> left, right;
+  std::vector<std::vector<double>> logs(a.points.size());
+  double center = 0;
+  size_t fewest = SIZE_MAX;
   for (size_t p = 0; p < a.points.size(); ++p) {
-    const size_t rounds = std::min(a.points[p]->values.size(), b.points[p]->values.size());
-    left.insert(left.end(), a.points[p]->values.begin(), a.points[p]->values.begin() + static_cast<int64_t>(rounds));
-    right.insert(right.end(), b.points[p]->values.begin(), b.points[p]->values.begin() + static_cast<int64_t>(rounds));
+    const std::vector<double>&left = a.points[p]->values, &right = b.points[p]->values;
+    for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) logs[p].push_back(std::log(left[i] / right[i]));
+    fewest = std::min(fewest, logs[p].size());
+    center += median(logs[p]) / static_cast<double>(a.points.size());
   }
-  return ratio_interval(left, right, kConfidence);
+  std::vector<double> all;
+  for (const std::vector<double>& point : logs) {
+    const auto rounds = static_cast<double>(point.size());
+    for (const double log : point) {
+      all.push_back(fewest > 1 ? center + (log - median(point)) * std::sqrt(rounds / (rounds - 1)) : log);
+    }
+  }
+  const Interval ratio = median_interval(all, kConfidence);
+  return {std::exp(ratio.low), std::exp(ratio.high)};
 }
 
 // Told apart are two whose interval lies on the side of 1 where their medians are, too. On a machine whose speed jumps

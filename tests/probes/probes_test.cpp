@@ -122,6 +122,16 @@ TEST_CASE("decode starts from the content that it is given and engages what is a
   }
 }
 
+TEST_CASE("decode tells candidates apart however little of the budget is left") {
+  ProbeSession session(bundled(0.5));
+  ProbeContext& context = session.context();
+  context.contexts = {16};
+  context.budget.seconds = 1e-9;
+  const auto all = probe_of("decode")->run(context);
+  CHECK(all.size() >= context.candidates.size());
+  for (const Samples& samples : all) CHECK(samples.values.size() >= 3);
+}
+
 TEST_CASE("the sweep's grid holds every arm alone and nothing, no point twice, and nothing that cannot run") {
   for (const int top_k : {1, 2, 4, 8, 10}) {
     for (const int batch : {1, 4}) {

@@ -40,7 +40,7 @@ class ServeGeometryTest(ProgramTest):
             "results.json", "whole.profile.json", "whole.tune.txt", "whole.plan.txt", "whole.explain.txt", "whole.serve.txt"})
         result = json.loads((out / "results.json").read_text())["whole"]
         self.assertEqual(result["exit_code"], 0)
-        for part, streams, tokens in (("filling", 1, 24), ("one", 1, 16), ("four", 4, 32)):
+        for part, streams, tokens in (("filling", 1, 8), ("one", 1, 16), ("four", 4, 32)):
             with self.subTest(part):
                 found = result[part]
                 self.assertEqual((found["streams"], found["tokens"], found["failed"]), (streams, tokens, 0))
@@ -73,6 +73,17 @@ class ServeGeometryTest(ProgramTest):
     def test_no_time_no_model(self):
         done = self.run_script("--seconds", 2, synthetic_model("late"))
         self.assertEqual((done.returncode, done.stdout), (LEFT, "left: late\n"))
+
+    def test_what_was_measured_before_a_failure_is_shown(self):
+        # The longest answer does not fit the context of a profile that was tuned for 64 positions.
+        done = self.run_script("--tokens", 300, synthetic_model("long"))
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("long: failed: an answer of 400", done.stdout)
+        row = done.stdout.splitlines()[-1].split()
+        self.assertEqual((row[0], row[-1]), ("long", "0"))
+        result = json.loads((self.folder / "out/results.json").read_text())["long"]
+        self.assertEqual(result["filling"]["tokens"], 150)
+        self.assertNotIn("one", result)
 
     def test_interrupted(self):
         words = [sys.executable, SCRIPT, "--build", BUILD, "--out", self.folder / "out", "--device", "host", "--budget", 60,

@@ -142,6 +142,42 @@ TEST_CASE("medians and paired ratios that point opposite ways are a tie") {
   CHECK(decided.decision.runner_up == "cpu");
 }
 
+TEST_CASE("that points differ is no noise: 2 % slower at one and 60 % faster at the other is faster") {
+  Bench bench;
+  bench.add_both(0, 98, 160);
+  bench.add_both(1, 100, 100);
+  const Decided decided = bench.decide();
+  CHECK(decided.decision.strategy == "cpu");
+  CHECK(!decided.decision.tie);
+  CHECK(decided.decision.margin == doctest::Approx(std::sqrt(0.98 * 1.6)));
+  CHECK(decided.decision.margin_low > 1.24);
+  CHECK(decided.decision.margin_high < 1.26);
+}
+
+TEST_CASE("one round a point says nothing of noise, two a little, three are enough where it is small") {
+  const auto decision = [](const std::vector<double>& first, const std::vector<double>& second) {
+    Bench bench;
+    bench.add_both(0, 1, 1);
+    bench.add_both(1, 1, 1);
+    bench.measurements[0].values = first;
+    bench.measurements[1].values = second;
+    for (const size_t other : {2, 3}) bench.measurements[other].values.assign(first.size(), 100);
+    return bench.decide().decision;
+  };
+  const Decision one = decision({120}, {190});
+  CHECK(one.strategy == "offload");  // at 1 / 1.51 of the other's rate, but who knows
+  CHECK(one.margin_low < 0.1);
+  CHECK(one.margin_high > 10);
+  // Log ratios 0.00833 and 0.01053 about two points' medians, each times the root of 2: a deviation of 0.01550, of
+  // whose half 3.182 (t of 3 degrees), and 1.092 for a median of four, are 2.7 %.
+  const Decision two = decision({119, 121}, {188, 192});
+  CHECK(two.strategy == "cpu");
+  CHECK(two.margin_low == doctest::Approx(1.5099 * std::exp(-0.02693)).epsilon(1e-3));
+  CHECK(two.margin_high == doctest::Approx(1.5099 * std::exp(0.02693)).epsilon(1e-3));
+  CHECK(decision({119, 120, 121}, {188, 190, 192}).strategy == "cpu");
+  CHECK(decision({60, 120, 240}, {100, 190, 360}).strategy == "offload");
+}
+
 TEST_CASE("a candidate whose runs were cut off does not take part") {
   Bench bench;
   bench.add_both(1, 90, 70);
