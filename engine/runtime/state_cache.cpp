@@ -1,12 +1,17 @@
 #include "engine/runtime/state_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/error.h"
 
 namespace ft {
 
 float* StateCache::part(int sequence, int64_t begin, int64_t floats) {
+  return const_cast<float*>(std::as_const(*this).part(sequence, begin, floats));
+}
+
+const float* StateCache::part(int sequence, int64_t begin, int64_t floats) const {
   FT_CHECK(sequence >= 0 && sequence < sequences_);
   FT_CHECK(begin >= 0 && begin + floats <= floats_);
   return memory_.as<float>() + sequence * floats_ + begin;

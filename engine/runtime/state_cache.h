@@ -22,6 +22,7 @@ class StateCache {
     return part(sequence, state_layer * layer_floats, layer_floats);
   }
   float* part(int sequence, int64_t begin, int64_t floats);
+  const float* part(int sequence, int64_t begin, int64_t floats) const;
   // All of it: a state has no positions, so it is the one after everything that was fed.
   void copy_sequence(int sequence, const StateCache& from, int from_sequence);
   // Likewise of one sequence. REQUIRES as many floats.

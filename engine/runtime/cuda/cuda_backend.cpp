@@ -300,11 +300,13 @@ void CudaBackend::read_state(int sequence, std::span<float> state) const {
   cuda::Stream stream;  // between steps the main one is idle
   sequences_.read_state(sequence, state, stream);
   stream.synchronize();
+  ngrams_.read_state(sequence, state);
 }
 
 void CudaBackend::write_state(int sequence, std::span<const float> state) {
   sequences_.write_state(sequence, state, main_);
   main_.synchronize();
+  ngrams_.write_state(sequence, state);
 }
 
 void CudaBackend::add_counters(EngineCounters& counters) const {

@@ -27,6 +27,7 @@ NgramInputs::NgramInputs(const BackendParts& parts) : parts_(parts), width_(part
   int64_t floats = 0;
   for (NgramEmbedSpec& spec : tables_) {
     FT_CHECK(spec.hash->heads() * parts.weights[spec.table].width() == width_);
+    begins_in_state_.push_back(spec.state_begin);
     spec.state_begin = floats;
     floats += ngram_state_floats(spec.hash->size());
   }
@@ -51,6 +52,22 @@ void NgramInputs::fill(const StepTokens& tokens) {
 
 void NgramInputs::copy_sequence(int sequence, const NgramInputs& from, int from_sequence) {
   if (!tables_.empty()) tokens_.copy_sequence(sequence, from.tokens_, from_sequence);
+}
+
+void NgramInputs::read_state(int sequence, std::span<float> state) const {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const int64_t floats = ngram_state_floats(tables_[i].hash->size());
+    FT_CHECK(begins_in_state_[i] + floats <= static_cast<int64_t>(state.size()));
+    std::copy_n(tokens_.part(sequence, tables_[i].state_begin, floats), floats, state.data() + begins_in_state_[i]);
+  }
+}
+
+void NgramInputs::write_state(int sequence, std::span<const float> state) {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const int64_t floats = ngram_state_floats(tables_[i].hash->size());
+    FT_CHECK(begins_in_state_[i] + floats <= static_cast<int64_t>(state.size()));
+    std::copy_n(state.data() + begins_in_state_[i], floats, tokens_.part(sequence, tables_[i].state_begin, floats));
+  }
 }
 
 }  // namespace ft

@@ -4,6 +4,7 @@
 // The last tokens of every sequence, which n-grams reach back to, stay with the host. Thread rule: one thread.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/runtime/backend_parts.h"
@@ -27,13 +28,18 @@ class NgramInputs {
   int64_t width() const { return width_; }
 
   void copy_sequence(int sequence, const NgramInputs& from, int from_sequence);
+  // A sequence's tokens to and from their places in its recurrent state (ModelGeometry::state_floats), of which the
+  // device has the rest.
+  void read_state(int sequence, std::span<float> state) const;
+  void write_state(int sequence, std::span<const float> state);
 
  private:
   int64_t begin(RowTableId table) const;
 
   BackendParts parts_;
   int64_t width_ = 0;
-  std::vector<NgramEmbedSpec> tables_;  // their state is in tokens_
+  std::vector<NgramEmbedSpec> tables_;    // their state is in tokens_
+  std::vector<int64_t> begins_in_state_;  // of each table
   StateCache tokens_;
   cuda::PinnedBuffer rows_;  // (tables, max_tokens, width)
 };
