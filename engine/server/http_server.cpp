@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
@@ -135,6 +136,7 @@ struct HttpServer::State {
   std::atomic<Service*> service{nullptr};
   std::atomic<bool> stopping{false};
   int port = 0;
+  int listener = -1;  // httplib's
   int64_t created = 0;
 
   void add_routes();
@@ -300,14 +302,16 @@ HttpServer::HttpServer(const std::string& host, int port) : state_(std::make_uni
   s.server.set_tcp_nodelay(true);
   // The library's default also sets SO_REUSEPORT, with which a second server on the same port would start and share
   // the requests instead of being refused.
-  s.server.set_socket_options([](auto socket) {
+  s.server.set_socket_options([&s](auto socket) {
     const int yes = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    s.listener = socket;  // the last one is what was bound
   });
   s.add_routes();
   s.add_error_handlers();
   s.port = port == 0 ? s.server.bind_to_any_port(host) : (s.server.bind_to_port(host, port) ? port : -1);
   if (s.port <= 0) throw listen_failure(host, port);
+  if (listen(s.listener, kListenBacklog) != 0) throw listen_failure(host, port, errno);
   s.thread = std::thread([&s] { s.server.listen_after_bind(); });
   // A stop() before the thread listens would be lost, and joining it would wait for ever.
   while (!s.server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -19,6 +19,9 @@
 namespace ft {
 
 inline constexpr int kHttpThreads = 64;  // handlers; one waits per answer in progress
+// Connections that wait to be accepted. What finds the queue full is asked to come again a second later, or is reset;
+// the library's own 5 are fewer than the clients of one burst.
+inline constexpr int kListenBacklog = 1024;
 inline constexpr size_t kMaxRequestBytes = 8u << 20;
 // A connection holds one of the threads from its first byte to its end, and while it waits for a request. Without one
 // it is closed after kHttpIdleSeconds, within one (or a byte of it) after kHttpReadSeconds.
