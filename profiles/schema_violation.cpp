@@ -105,8 +105,16 @@ std::optional<Violation> object_violation(const Json& object, const Json& schema
   return std::nullopt;
 }
 
+// Text is told from what it spells: "2" is no integer.
+std::string shown_with_type(const Json& value, const Json& schema) {
+  const bool other_type = schema.contains("type") && !has_type(value, schema.at("type"));
+  return value.is_string() && other_type ? "the text \"" + shown(value) + "\"" : shown(value);
+}
+
 std::optional<Violation> violation_at(const Json& value, const Json& schema, const std::string& path) {
-  if (!value_allowed(value, schema)) return Violation{"value refused", path, shown(value), allowed_text(schema)};
+  if (!value_allowed(value, schema)) {
+    return Violation{"value refused", path, shown_with_type(value, schema), allowed_text(schema)};
+  }
   if (value.is_object()) return object_violation(value, schema, path);
   if (value.is_array()) {
     const Json& items = schema.at("items");

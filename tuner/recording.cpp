@@ -36,7 +36,7 @@ constexpr std::array kFiles = {kMachineFile, kSamplesFile, kRoutingFile, kInputs
 }
 
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
-  throw Error(ErrorKind::kFailed, {.what = what, .value = std::strerror(errno), .path = path});
+  throw Error(ErrorKind::kNotWritten, {.what = what, .value = std::strerror(errno), .path = path});
 }
 
 // A folder beside `folder` that becomes it, or goes away.

@@ -236,17 +236,14 @@ std::string Checkpoint::data_sample_hash() const {
 }
 
 Json load_model_config(const std::string& directory) {
-  if (is_there(directory) && !fs::is_directory(directory)) {
-    throw Error(ErrorKind::kUsage, {.what = "the model is a file",
-                                    .value = directory,
-                                    .allowed = "the folder of a checkpoint, with config.json in it"});
-  }
-  if (!is_there(directory)) {
-    throw Error(ErrorKind::kUsage, {.what = "no such model folder",
-                                    .value = directory,
-                                    .allowed = "the folder of a checkpoint, with config.json in it"});
-  }
   const std::string path = in_folder(directory, kConfigName);
+  const auto refuse_folder = [&](const char* what) {
+    throw Error(ErrorKind::kUsage,
+                {.what = what, .value = directory, .allowed = "the folder of a checkpoint, with config.json in it"});
+  };
+  if (!is_there(directory)) refuse_folder("no such model folder");
+  if (!fs::is_directory(directory)) refuse_folder("the model is a file");
+  if (!is_there(path)) refuse_folder("the model's folder has no config.json");
   Json config = read_json_file(path);
   if (!config.is_object()) {
     throw Error(ErrorKind::kFailed, {.what = "config.json refused", .allowed = "a JSON object", .path = path});

@@ -144,6 +144,10 @@ TensorMap parse_safetensors(std::span<const std::byte> file, std::string_view so
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), kLengthBytes);
   const uint64_t rest = file.size() - kLengthBytes;
+  constexpr std::string_view kPointer = "version https://git-lfs";
+  if (file.size() >= kPointer.size() && std::memcmp(file.data(), kPointer.data(), kPointer.size()) == 0) {
+    refuse(source, {}, "a pointer of Git LFS", "the file that it stands for: fetch it with `git lfs pull`");
+  }
   if (header_bytes > kMaxSafetensorsHeaderBytes || header_bytes > rest) {
     refuse(source, {}, "a header of " + std::to_string(header_bytes) + " bytes",
            "at most " + std::to_string(std::min(rest, kMaxSafetensorsHeaderBytes)) + " in this file");

@@ -100,7 +100,7 @@ TextModel load_text_model(const std::string& model_directory) {
   if (!fs::exists(tokenizer_path)) {
     model.missing = "the folder " + model_directory +
                     " has no tokenizer.json, so text cannot be encoded: "
-                    "only token ids can be scored and the model tuned";
+                    "only token ids can be scored and the model tuned; put the model's tokenizer.json there";
     return model;
   }
   model.tokenizer = Tokenizer::load(tokenizer_path);

@@ -16,7 +16,7 @@ enum class ErrorKind {
   kRequest,      // one request is wrong (HTTP 400); the server goes on
   kCapacity,     // one request cannot be taken now (HTTP 503) or ever (HTTP 413)
   kInterrupted,  // the user asked to stop: exit code 130
-  kNotWritten,   // the work is done, its report could not be written: exit code 4
+  kNotWritten,   // an output could not be written, before the work or after it: exit code 4
 };
 
 struct ErrorParts {

@@ -48,12 +48,11 @@ class TemporaryFile {
   bool kept_ = false;
 };
 
-[[noreturn]] void throw_errno(std::string what, const std::string& path, int code, std::string action = {}) {
-  throw Error(ErrorKind::kFailed,
-              {.what = std::move(what) + " (" + std::strerror(code) + ")", .action = std::move(action), .path = path});
+[[noreturn]] void throw_errno(std::string what, const std::string& path, int code) {
+  throw Error(ErrorKind::kFailed, {.what = std::move(what) + " (" + std::strerror(code) + ")", .path = path});
 }
 
-std::string write_advice(int code) {
+const char* write_advice(int code) {
   switch (code) {
     case ENOENT:
       return "create the folder first, or name a file in one that exists";
@@ -70,26 +69,33 @@ std::string write_advice(int code) {
   }
 }
 
+[[noreturn]] void throw_not_written(std::string what, const std::string& path, std::string action) {
+  throw Error(ErrorKind::kNotWritten, {.what = std::move(what), .action = std::move(action), .path = path});
+}
+[[noreturn]] void throw_not_written(const std::string& path, int code) {
+  throw_not_written("cannot write (" + std::string(std::strerror(code)) + ")", path, write_advice(code));
+}
+
 // The file that a rename must replace: a symbolic link stays a link.
 std::string resolve_target(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) {
     if (errno == ENOENT) return path;
-    throw_errno("cannot write", path, errno, write_advice(errno));
+    throw_not_written(path, errno);
   }
   std::string target = path;
   if (S_ISLNK(info.st_mode)) {
     const std::unique_ptr<char, decltype(&std::free)> resolved(::realpath(path.c_str(), nullptr), &std::free);
     if (resolved == nullptr || ::stat(resolved.get(), &info) != 0) {
-      throw_errno("cannot write through a symbolic link", path, errno, "remove the link or create what it points to");
+      throw_not_written("cannot write through a symbolic link (" + std::string(std::strerror(errno)) + ")", path,
+                        "remove the link or create what it points to");
     }
     target = resolved.get();
   }
   if (!S_ISREG(info.st_mode)) {
-    throw Error(ErrorKind::kFailed, {.what = S_ISDIR(info.st_mode) ? "cannot write a file where a folder is"
-                                                                   : "cannot replace what is not a regular file",
-                                     .action = "name a file",
-                                     .path = path});
+    throw_not_written(
+        S_ISDIR(info.st_mode) ? "cannot write a file where a folder is" : "cannot replace what is not a regular file",
+        path, "name a file");
   }
   return target;
 }
@@ -108,9 +114,9 @@ std::pair<int, std::string> create_temporary(const std::string& folder, const st
     std::string name = folder + ".ft-" + std::to_string(::getpid()) + "-" + std::to_string(i) + ".tmp";
     const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd >= 0) return {fd, std::move(name)};
-    if (errno != EEXIST) throw_errno("cannot write", path, errno, write_advice(errno));
+    if (errno != EEXIST) throw_not_written(path, errno);
   }
-  throw_errno("cannot write: no free temporary name in " + folder, path, EEXIST, "remove the files .ft-*.tmp there");
+  throw_not_written("cannot write: no free temporary name in " + folder, path, "remove the files .ft-*.tmp there");
 }
 
 void write_all(int fd, std::string_view content, const std::string& path) {
@@ -118,7 +124,7 @@ void write_all(int fd, std::string_view content, const std::string& path) {
     const ssize_t written = ::write(fd, content.data(), content.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      throw_errno("cannot write", path, errno, write_advice(errno));
+      throw_not_written(path, errno);
     }
     content.remove_prefix(static_cast<size_t>(written));
   }
@@ -175,10 +181,10 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   FileDescriptor file(fd);
   TemporaryFile temporary(temporary_path);
   write_all(file.get(), content, path);
-  if (::fsync(file.get()) != 0) throw_errno("cannot write", path, errno, write_advice(errno));
-  if (!file.close()) throw_errno("cannot write", path, errno, write_advice(errno));
+  if (::fsync(file.get()) != 0) throw_not_written(path, errno);
+  if (!file.close()) throw_not_written(path, errno);
   if (::rename(temporary_path.c_str(), target.c_str()) != 0) {
-    throw_errno("cannot write", path, errno, write_advice(errno));
+    throw_not_written(path, errno);
   }
   temporary.keep();
   // The file is in place; the sync of the folder makes the new name survive a power cut. File systems without it

@@ -183,7 +183,8 @@ TEST_CASE("an index that is not one") {
 TEST_CASE("missing files are named") {
   TempFolder folder;
   CHECK(mentions(open_error(folder), {folder.path(), "model.safetensors", "synthetic"}));
-  CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json"}));
+  CHECK(mentions(error_of([&] { load_model_config(folder.path()); }),
+                 {"has no config.json", folder.path(), "allowed: the folder of a checkpoint"}));
   CHECK(mentions(index_error("gone.safetensors"), {"gone.safetensors"}));
   folder.write("config.json", "[1]");
   CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json", "object"}));

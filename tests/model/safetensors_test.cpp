@@ -159,6 +159,8 @@ TEST_CASE("header lengths and texts that cannot be") {
   const uint64_t claimed = kMaxSafetensorsHeaderBytes + 1;
   std::memcpy(huge.data(), &claimed, sizeof claimed);
   CHECK(mentions(error_of([&] { parse(huge); }), {"100000001"}));
+  CHECK(mentions(error_of([] { parse("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"); }),
+                 {"pointer of Git LFS", "git lfs pull"}));
   CHECK(error_of([] { parse(raw_image("[]", "")); }) != "no error");
   CHECK(error_of([] { parse(raw_image("", "")); }) != "no error");
   CHECK(error_of([] { parse(raw_image("{} x", "")); }) != "no error");

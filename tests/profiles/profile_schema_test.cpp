@@ -131,6 +131,10 @@ TEST_CASE("a value of another type is refused everywhere") {
       json.at(field.pointer) = other;
       expect_refused(json, field.path, "value refused");
     }
+    if (field.schema.at("type") != "integer") continue;
+    Json json = sample_json();
+    json.at(field.pointer) = "2";
+    expect_refused(json, field.path, "is 'the text \"2\"'; allowed: integer");
   }
 }
 

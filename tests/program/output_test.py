@@ -173,9 +173,10 @@ class LostOutputTest(OutputCase):
         output = self.folder / "out"
         output.write_text("old", encoding="utf-8")
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        done = run("ft-tune", "compare", base, base, "-o", output, preexec_fn=limit)
-        self.assert_refused(done, NOT_WRITTEN, "File too large", str(output))
-        self.assertEqual(output.read_text(encoding="utf-8"), "old")
+        for words in (("compare", base, base), ("report", base)):
+            done = run("ft-tune", *words, "-o", output, preexec_fn=limit)
+            self.assert_refused(done, NOT_WRITTEN, "File too large", str(output))
+            self.assertEqual(output.read_text(encoding="utf-8"), "old")
         for place in (self.folder / "none" / "out", self.folder, "/dev/full"):
             self.assert_refused(run("ft-tune", "compare", base, base, "-o", place), USAGE, "--output refused", str(place))
 

@@ -134,7 +134,7 @@ class TuneTest(TuneCase):
 
         self.output.write_text("old", encoding="utf-8")
         done = run("ft-tune", "--model", TINY_MOE, "--budget", "1", "-o", self.output, preexec_fn=limit)
-        self.assert_refused(done, FAILED, "File too large", str(self.output))
+        self.assert_refused(done, NOT_WRITTEN, "File too large", str(self.output))
         self.assertEqual(self.output.read_text(encoding="utf-8"), "old")
         # The samples of the first probes fit: they are kept, and the last ones are named as not kept.
         self.assert_no_files(("profile.json", "profile.json.samples.json"))
