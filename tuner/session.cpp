@@ -97,9 +97,9 @@ class Tuning {
     stop_if_interrupted();
     Profile profile = make_profile(analysis);
     write_profile(request_.output, profile);
-    record_machine(analysis);
     std::error_code ignored;
     std::filesystem::remove(samples_path(request_.output), ignored);
+    record_machine(analysis);
     if (after) after({context(), analysis_input(), analysis, profile});
     return profile;
   }
@@ -299,7 +299,12 @@ class Tuning {
         weights().geometry.moe_layers.size(), weights().geometry.expert.experts, weights().formats.experts,
         record_.identity.model.weights,
         record_.identity.host.gpu_name.empty() ? record_.identity.host.cpu_model : record_.identity.host.gpu_name);
-    write_recording(request_.record, std::move(recording), analysis);
+    try {
+      write_recording(request_.record, std::move(recording), analysis);
+    } catch (const Error&) {
+      log_warning("the profile is written, its recording is not: " + request_.output);
+      throw;
+    }
     log_info("recorded: " + request_.record);
   }
 
