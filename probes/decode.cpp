@@ -70,7 +70,6 @@ class DecodeProbe final : public Probe {
       const auto part = static_cast<double>(next - begin) / static_cast<double>(context.candidates.size() - begin);
       run_group(context, begin, next, now_seconds() + part * (end - now_seconds()), result);
       if (context.interrupted && context.interrupted()) return result;
-      if (context.progress) context.progress("decode", part);
       begin = next;
     }
     return result;
@@ -87,6 +86,7 @@ class DecodeProbe final : public Probe {
     Group group;
     group.begin = begin;
     for (size_t i = begin; i < next; ++i) {
+      context.say("engine of " + context.candidates[i].name);
       group.engines.push_back(
           std::make_unique<Engine>(context.model, context.candidates[i].config, context.memory_inputs));
       if (context.base.weights.synthetic && context.trace != nullptr) group.engines.back()->set_routing(context.trace);
@@ -95,9 +95,12 @@ class DecodeProbe final : public Probe {
     group.fill_seconds_left = kPrefillShare * (end - now_seconds());
     size_t points_left = context.contexts.size() * context.batches.size();
     for (const int64_t position : context.contexts) {
+      const std::string what = std::to_string(group.runs.size()) + " candidates, context " + std::to_string(position);
+      context.say("prompts of " + what);
       fill(context, group, position);
       for (const int batch : context.batches) {
         if (context.interrupted && context.interrupted()) return;
+        context.say(what + ", batch " + std::to_string(batch));
         const double seconds = std::max(0.0, end - now_seconds()) / static_cast<double>(points_left--);
         run_point(context, group, position, batch, seconds, result);
       }

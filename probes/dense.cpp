@@ -5,6 +5,7 @@
 #include "probes/dense.h"
 
 #include <algorithm>
+#include <string>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -37,6 +38,7 @@ class DenseProbe final : public Probe {
     const double share = 1.0 / static_cast<double>(context.thread_counts.size());
     for (const int threads : context.thread_counts) {
       if (context.interrupted && context.interrupted()) break;
+      context.say(std::to_string(threads) + " threads");
       const std::unique_ptr<Engine> engine = make_probe_engine(context, threads);
       const std::string before = answer_hash(*engine);
       engine->set_routing(context.trace);
@@ -62,7 +64,6 @@ class DenseProbe final : public Probe {
       if (promoting != nullptr) promoting->set_routing(nullptr);
       for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
-      if (context.progress) context.progress("dense", share);
     }
     return result;
   }

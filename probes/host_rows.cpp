@@ -3,6 +3,7 @@
 // the disk until the kernel has the tables in memory. The same tokens once more say what is not the fetching.
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "engine/model/ngram_hash.h"
 #include "engine/runtime/activation_buffers.h"
@@ -114,6 +115,7 @@ class HostRowsProbe final : public Probe {
     Random random(kSeed);
     for (const int threads : context.thread_counts) {
       if (context.interrupted && context.interrupted()) break;
+      context.say(std::to_string(threads) + " threads");
       WorkerPool pool({.threads = threads, .cpus = context.cpus->pinning});
       std::vector<std::unique_ptr<RowSteps>> steps;
       std::vector<Series> series;
@@ -129,7 +131,6 @@ class HostRowsProbe final : public Probe {
       measure(series, measure_options(context, share));
       for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
       for (const auto& one : steps) wrong_ = wrong_ || !one->right();
-      if (context.progress) context.progress("host_rows", share);
     }
     return result;
   }

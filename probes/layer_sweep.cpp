@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "kernels/base/error.h"
 #include "probes/measure.h"
@@ -41,6 +42,7 @@ class LayerSweepProbe final : public Probe {
     const double share = 1.0 / static_cast<double>(context.thread_counts.size());
     for (const int threads : context.thread_counts) {
       if (context.interrupted && context.interrupted()) break;
+      context.say(std::to_string(threads) + " threads");
       const std::unique_ptr<Engine> engine = make_probe_engine(context, threads);
       const std::string before = answer_hash(*engine);
       const std::unique_ptr<Engine> predicting = make_look_ahead_engine(context, *engine);
@@ -61,7 +63,6 @@ class LayerSweepProbe final : public Probe {
                   result);
       }
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
-      if (context.progress) context.progress("layer_sweep", share);
     }
     return result;
   }

@@ -2,6 +2,7 @@
 // over the link, or both at once; each series is the bytes that were moved for the arms' work over the time. What each
 // arm keeps is told by the sum of both beside each alone.
 #include <algorithm>
+#include <string>
 
 #include "kernels/base/error.h"
 #include "probes/engine_setup.h"
@@ -27,6 +28,7 @@ class OverlapProbe final : public Probe {
     const double share = 1.0 / static_cast<double>(context.thread_counts.size());
     for (const int threads : context.thread_counts) {
       if (context.interrupted && context.interrupted()) break;
+      context.say(std::to_string(threads) + " threads");
       const std::unique_ptr<Engine> engine = make_probe_engine(context, threads);
       const std::string before = answer_hash(*engine);
       PlanMaker plans(engine->geometry(), context.trace, engine->config().slots);
@@ -39,7 +41,6 @@ class OverlapProbe final : public Probe {
       measure(series, measure_options(context, share));
       for (Samples& samples : samples_of(series)) result.push_back(std::move(samples));
       spoilt_ = spoilt_ || answer_hash(*engine) != before;
-      if (context.progress) context.progress("overlap", share);
     }
     return result;
   }

@@ -64,7 +64,10 @@ struct ProbeContext {
   ProbeBudget budget;
   bool yardstick = false;             // every group of series gets yardsticks (MeasureOptions::yardstick)
   std::function<bool()> interrupted;  // asked between samples
-  std::function<void(std::string_view note, double fraction)> progress;
+  std::function<void(std::string_view part)> begins;  // said as a part of a probe begins: "8 threads"
+  void say(std::string_view part) const {
+    if (begins) begins(part);
+  }
 
   std::vector<ExpertShape> expert_shapes;   // `expert_single`: instead of the model's experts
   std::vector<int64_t> contexts;            // `dense` and `decode`: positions, each below base.max_context

@@ -55,11 +55,25 @@ class Progress {
   double spent() const { return began_ == 0 ? 0 : now_seconds() - began_; }
   double left() const { return std::max(0.0, kMeasuringShare * budget_ - spent()); }
   void stage(std::string_view name, std::string_view what) {
-    log_info(fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), name, what));
+    stage_ = name;
+    say(what);
+  }
+  // Of a stage: said when nothing was for kQuietSeconds.
+  void part(std::string_view what) {
+    if (now_seconds() - said_ >= kQuietSeconds) say(what);
   }
 
  private:
+  static constexpr double kQuietSeconds = 5;
+
+  void say(std::string_view what) {
+    said_ = now_seconds();
+    log_info(fmt::format("[{:>4.0f} s, {:>3.0f} s left] {}: {}", spent(), left(), stage_, what));
+  }
+
   double budget_;
+  double said_ = 0;
+  std::string stage_;
   double began_ = 0;
 };
 
@@ -76,6 +90,7 @@ class Tuning {
     record_.conditions = conditions();
     throttled_at_start_ = throttled_usec();
     context().yardstick = true;
+    context().begins = [this](std::string_view part) { progress_.part(part); };
   }
 
   Profile run(const std::function<void(const TunedSession&)>& after) {

@@ -59,9 +59,14 @@ std::string_view allowed_methods(std::string_view path) {
 // Counts the answers in progress, so that a stop can wait for them.
 class Answers {
  public:
-  // The answer is in progress while the returned pointer or a copy of it lives.
+  // The answer is in progress while the returned pointer or a copy of it lives. Throws Error(kCapacity) when
+  // kMaxAnswers are.
   std::shared_ptr<void> begin() {
     const std::lock_guard lock(mutex_);
+    if (count_ == kMaxAnswers) {
+      throw Error(ErrorKind::kCapacity, {"too many answers are in progress", std::to_string(count_),
+                                         "at most " + std::to_string(kMaxAnswers), "ask again later"});
+    }
     ++count_;
     return {this, [](void* self) { static_cast<Answers*>(self)->end(); }};
   }
@@ -203,6 +208,7 @@ void HttpServer::State::complete(Endpoint endpoint, const httplib::Request& requ
     if (!knows_model(wanted.model)) return reply(response, unknown_model(wanted.model));
     answer(wanted, request, response);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCapacity) response.set_header("Retry-After", "1");
     reply(response, openai_error(error));
   }
 }

@@ -18,7 +18,11 @@
 
 namespace ft {
 
-inline constexpr int kHttpThreads = 64;  // handlers; one waits per answer in progress
+// Answers in progress, a full batch and as many requests that wait for it; what comes then is refused with 503 and
+// asked to come again. An answer holds one of the handlers to its end: the others are for what must not wait for
+// answers, /health, /ready, /metrics, /v1/stats.
+inline constexpr int kMaxAnswers = 2 * kMaxBatch;
+inline constexpr int kHttpThreads = kMaxAnswers + 16;
 // Connections that wait to be accepted. What finds the queue full is asked to come again a second later, or is reset;
 // the library's own 5 are fewer than the clients of one burst.
 inline constexpr int kListenBacklog = 1024;

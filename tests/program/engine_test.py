@@ -66,6 +66,30 @@ class EngineTest(ProgramTest):
                 if serve["strategy"] == "hybrid":
                     self.assertGreater(experts["fetched"] + experts["cpu"], 0)
 
+    def test_answers_in_progress_leave_room_for_other_questions(self):
+        """As many streams as are allowed (kMaxAnswers of engine/server/http_server.h), none of which is read, and some more."""
+        allowed, more = 128, 12
+        body = json.dumps({"prompt": "In the beginning", "max_tokens": 3000, "temperature": 0, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        server = Server(tiny_profile())
+        streams = [socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) for _ in range(allowed + more)]
+        for stream in streams:
+            stream.sendall(head.encode() + body)
+        refused = 0
+        for stream in streams:
+            if stream.recv(12) == b"HTTP/1.1 503":
+                refused += 1
+                rest = stream.recv(4096).decode()
+                self.assertIn("Retry-After: 1", rest)
+        begin = time.monotonic()
+        for path in ("/health", "/ready", "/v1/stats", "/metrics"):
+            self.assertEqual(server.ask(path)[0], 200)
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(refused, more)
+        for stream in streams:
+            stream.close()
+        self.assertEqual(server.stop(signal.SIGTERM)[0], DONE)
+
     def test_a_busy_port(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
