@@ -104,7 +104,13 @@ int device_count(std::string* reason) {
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return count;
   cudaGetLastError();
-  if (reason != nullptr) *reason = code == cudaSuccess ? "the driver offers no device" : cudaGetErrorString(code);
+  int driver = 0;
+  const bool has_driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+  if (reason != nullptr) {
+    *reason = !has_driver           ? "there is no NVIDIA driver"
+              : code == cudaSuccess ? "the driver offers no device"
+                                    : cudaGetErrorString(code);
+  }
   return 0;
 }
 
