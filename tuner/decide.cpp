@@ -209,7 +209,7 @@ class Decider {
   void state_gap(const Measured& best) {
     Decision& d = result_.decision;
     const Gap gap = gap_of(best);
-    d.gap = gap.factor;
+    d.gap = gap.points > 0 ? gap.factor : 0;
     if (gap.points == 0) d.warnings.push_back("the prediction was not checked: the budget filled no context");
     d.missing_us_per_layer = missing_us_per_layer(gap);
     if (gap.is_stated()) {

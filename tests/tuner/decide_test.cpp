@@ -248,7 +248,7 @@ TEST_CASE("a context that was not filled is one warning and no part of the gap")
   CHECK(decided.decision.warnings ==
         std::vector<std::string>{"decode runs at context 1024 had 300 tokens only: a larger --budget fills it"});
   for (Measurement& m : bench.measurements) m.at["context_filled"] = 10;
-  CHECK(bench.decide().decision.gap == 1);
+  CHECK(bench.decide().decision.gap == 0);
   CHECK(warns(bench.decide(), "the prediction was not checked"));
 }
 
