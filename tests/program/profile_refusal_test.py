@@ -66,7 +66,8 @@ class ProfileTest(ProgramTest):
                            ("max_context", 0), ("max_context", 16777217), ("promote_bytes_per_layer", -1),
                            ("strategy", "fast"), ("device", "tpu"), ("predicted_tok_s", -1)):
             done = self.changed(lambda p, k=key, v=value: p["serve"].__setitem__(k, v))
-            self.assert_refused(done, USAGE, f"$.serve.{key} is '{value}'", "allowed: ")
+            shown = 'the text "2"' if value == "2" else value  # of another type than asked for
+            self.assert_refused(done, USAGE, f"$.serve.{key} is '{shown}'", "allowed: ")
 
     def test_values_that_this_host_or_model_cannot_have(self):
         def cpu_with(**fields):
