@@ -8,7 +8,6 @@
 #include "engine/model/ngram_hash.h"
 #include "engine/runtime/activation_buffers.h"
 #include "engine/runtime/ngram_rows.h"
-#include "engine/runtime/silent_backend.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
@@ -16,13 +15,6 @@
 
 namespace ft {
 namespace {
-
-// Notes which tables a forward pass reads and computes nothing.
-class TableSites final : public SilentBackend {
- public:
-  void embed_ngrams(const NgramEmbedSpec& spec) override { tables.push_back(spec); }
-  std::vector<NgramEmbedSpec> tables;
-};
 
 // Steps of one token in each of some sequences.
 class RowSteps {
@@ -34,9 +26,7 @@ class RowSteps {
         states_(model.family->geometry().state_floats, tokens),
         rows_(tokens, model.family->width(Slot::kNgram)),
         ids_(static_cast<size_t>(tokens)) {
-    TableSites sites;
-    model.family->forward(sites, *model.weights, StepBatch{});
-    tables_ = std::move(sites.tables);
+    tables_ = ngram_tables(*model.family, *model.weights);
   }
 
   void draw(Random& random) {

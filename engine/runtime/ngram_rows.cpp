@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
+#include "engine/model/family.h"
 #include "engine/model/ngram_hash.h"
+#include "engine/runtime/silent_backend.h"
 
 namespace ft {
 namespace {
@@ -83,7 +86,19 @@ class NgramRows {
   NgramRowsTo to_;
 };
 
+class TableSites final : public SilentBackend {
+ public:
+  void embed_ngrams(const NgramEmbedSpec& spec) override { tables.push_back(spec); }
+  std::vector<NgramEmbedSpec> tables;
+};
+
 }  // namespace
+
+std::vector<NgramEmbedSpec> ngram_tables(const Family& family, const ModelWeights& weights) {
+  TableSites sites;
+  family.forward(sites, weights, StepBatch{});
+  return std::move(sites.tables);
+}
 
 void embed_ngrams(const NgramEmbedSpec& spec, const ModelWeights& weights, WorkerPool& pool, const StepTokens& tokens,
                   StateCache& states, const NgramRowsTo& to) {

@@ -1,5 +1,6 @@
 // Gated residual streams, but for a site's products: norms, the squashing of what products give, the gated mean, and
 // what is written back.
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
@@ -54,7 +55,7 @@ __device__ __forceinline__ void squash(const SquashRows& rows, int64_t token, in
 __global__ void __launch_bounds__(kThreads) squash_kernel(const __grid_constant__ SquashStreamsArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t token = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t token = blockIdx.y, i = element<kThreads>();
   if (i < args.low.cols) {
     squash(args.low, token, i);
   } else if (i < args.low.cols + args.write.cols) {
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) squash_kernel(const __grid_constant_
 __global__ void __launch_bounds__(kThreads) read_kernel(const __grid_constant__ GatedReadArgs args, float share) {
   let_next_start();
   wait_for_previous();
-  const int64_t token = blockIdx.y, column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t token = blockIdx.y, column = element<kThreads>();
   if (column >= args.width) return;
   const float* x = args.normed + token * args.normed_stride + column;
   const float* gate = args.gate + token * args.gate_stride + column;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const __grid_constant__ 
 __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__ StreamsWriteArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t token = blockIdx.y, column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t token = blockIdx.y, column = element<kThreads>();
   if (column >= args.width) return;
   const float* factors = args.factors + token * args.factors_stride;
   const float from = args.from[token * args.from_stride + column];
@@ -88,11 +89,6 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
     const float old = f32::fma(1.0f, x[q * args.width], 0.0f);  // merge of the old stream and `from`
     x[q * args.width] = f32::fma(factors[q], from, old);
   }
-}
-
-// A grid over `cols` elements of `tokens` rows, a thread an element.
-dim3 elements_grid(int64_t cols, int64_t tokens) {
-  return {static_cast<unsigned>(ceil_div(cols, kThreads)), static_cast<unsigned>(tokens)};
 }
 
 void check_streams(int streams, int64_t tokens) {
@@ -112,20 +108,20 @@ void squash_streams(const SquashStreamsArgs& args, StreamHandle stream) {
   const int64_t cols = args.low.cols + args.write.cols;
   if (args.tokens == 0 || cols == 0) return;
   FT_CHECK(args.tokens <= kMaxGridY);
-  launch(squash_kernel, elements_grid(cols, args.tokens), dim3(kThreads), 0, stream, args);
+  launch(squash_kernel, elements_grid<kThreads>(cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void gated_streams_read(const GatedReadArgs& args, StreamHandle stream) {
   if (args.tokens == 0) return;
   check_streams(args.streams, args.tokens);
-  launch(read_kernel, elements_grid(args.width, args.tokens), dim3(kThreads), 0, stream, args,
+  launch(read_kernel, elements_grid<kThreads>(args.width, args.tokens), dim3(kThreads), 0, stream, args,
          1.0f / static_cast<float>(args.streams));
 }
 
 void gated_streams_write(const StreamsWriteArgs& args, StreamHandle stream) {
   if (args.tokens == 0) return;
   check_streams(args.streams, args.tokens);
-  launch(write_kernel, elements_grid(args.width, args.tokens), dim3(kThreads), 0, stream, args);
+  launch(write_kernel, elements_grid<kThreads>(args.width, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 }  // namespace ft::cuda

@@ -2,6 +2,7 @@
 // convolution is a thread per value.
 #include <cmath>
 
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/ngrams.h"
@@ -14,11 +15,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanesOfRow = 16;
 
-__device__ __forceinline__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
-
 __global__ void __launch_bounds__(kThreads) pinned_rows_kernel(const __grid_constant__ PinnedRowsArgs args) {
   let_next_start();
-  const int64_t token = blockIdx.y, i = element();
+  const int64_t token = blockIdx.y, i = element<kThreads>();
   const float value = i < args.cols ? __ldcv(args.pinned + token * args.cols + i) : 0.0f;
   wait_for_previous();
   if (i < args.cols) args.to[token * args.to_stride + i] = value;
@@ -124,7 +123,7 @@ struct NgramRing {
 __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constant__ NgramAddArgs args) {
   let_next_start();
   wait_for_previous();
-  const auto token = static_cast<int>(blockIdx.y), channel = static_cast<int>(element());
+  const auto token = static_cast<int>(blockIdx.y), channel = static_cast<int>(element<kThreads>());
   const SequenceRun run = run_of(args, token);
   const NgramRing ring(args, run.sequence);
   if (channel >= ring.channels) return;
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) convolve_kernel(const __grid_constan
 __global__ void __launch_bounds__(kThreads) keep_kernel(const __grid_constant__ NgramAddArgs args) {
   let_next_start();
   wait_for_previous();
-  const auto token = static_cast<int>(blockIdx.y), channel = static_cast<int>(element());
+  const auto token = static_cast<int>(blockIdx.y), channel = static_cast<int>(element<kThreads>());
   const SequenceRun run = run_of(args, token);
   const NgramRing ring(args, run.sequence);
   if (channel >= ring.channels || run.token + run.count - token > ring.count) return;
@@ -159,23 +158,18 @@ __global__ void __launch_bounds__(kThreads) keep_kernel(const __grid_constant__ 
   ring.at(position, channel) = args.normed[token * args.normed_stride + channel];
 }
 
-dim3 elements_grid(int64_t cols, int64_t tokens) {
-  FT_CHECK(tokens <= kMaxGridY);
-  return {static_cast<unsigned>(ceil_div(cols, kThreads)), static_cast<unsigned>(tokens)};
-}
-
 }  // namespace
 
 void read_pinned_rows(const PinnedRowsArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  launch(pinned_rows_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
+  launch(pinned_rows_kernel, elements_grid<kThreads>(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void add_ngrams(const NgramAddArgs& args, StreamHandle stream) {
   if (args.tokens == 0) return;
   FT_CHECK(args.streams >= 1 && args.streams <= kMaxStreams && args.taps >= 1 && args.taps <= kMaxConvTaps &&
            args.dilation >= 1 && args.dilation <= kMaxConvDilation);
-  const dim3 grid = elements_grid(args.streams * args.width, args.tokens);
+  const dim3 grid = elements_grid<kThreads>(args.streams * args.width, args.tokens);
   launch(gate_kernel, dim3(static_cast<unsigned>(args.streams), static_cast<unsigned>(args.tokens)), dim3(kThreads), 0,
          stream, args, static_cast<float>(std::sqrt(static_cast<double>(args.width))));
   launch(convolve_kernel, grid, dim3(kThreads), 0, stream, args);

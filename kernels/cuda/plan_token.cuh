@@ -1,6 +1,6 @@
 // The plan of a layer for one token: place_by_table's decisions and writes (plan_table.cuh) by one warp, from what was
 // read of the table while the router ran and what was found of it while the layer before computed (victims.h). A decode
-// step of one token that does not look ahead makes nearly all its plans here. What a plan reads of the table one after
+// step of one token makes nearly all its plans here, with look-ahead too. What a plan reads of the table one after
 // the other, and the instructions that it fetches for the first time, cost more than all its arithmetic: a plan with
 // misses took the route kernel 15 to 20 us longer in a step, where a chain of warm ones says 5 [measured, H200].
 #pragma once

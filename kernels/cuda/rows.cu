@@ -1,4 +1,5 @@
 // Row operations: kernels/ops/rows.h and the packing of kernels/ops/activations.h.
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/embed_row.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
@@ -13,17 +14,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A grid over `cols` elements of `tokens` rows, a thread an element.
-dim3 elements_grid(int64_t cols, int64_t tokens) {
-  FT_CHECK(tokens <= kMaxGridY);
-  return {static_cast<unsigned>(ceil_div(cols, kThreads)), static_cast<unsigned>(tokens)};
-}
-__device__ __forceinline__ int64_t element() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
-
 __global__ void embed_kernel(const EmbedArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= args.width) return;
   const int64_t token = blockIdx.y;
   const bf16 value = args.table[args.ids[token] * args.width + i];
@@ -33,7 +27,7 @@ __global__ void embed_kernel(const EmbedArgs args) {
 __global__ void pack_kernel(const PackArgs args, int64_t words) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= words) return;
   const int64_t token = blockIdx.y;
   const float* x = args.x + token * args.x_stride;
@@ -81,7 +75,7 @@ __global__ __launch_bounds__(kThreads) void long_rmsnorm_pack_kernel(const Rmsno
 __global__ void glu_kernel(const GluArgs args, int64_t pairs) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= pairs) return;
   const int64_t token = blockIdx.y;
   const float *gate = args.gate + token * args.gate_stride, *up = args.up + token * args.up_stride;
@@ -139,7 +133,7 @@ __global__ __launch_bounds__(kThreads) void add_kernel(const AddArgs args) {
 __global__ void softcap_kernel(const SoftcapArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= args.count) return;
   const float x = args.x[i], e = f32::exp(f32::mul(-2.0f, fabsf(f32::div(x, args.cap))));
   const float size = f32::div(f32::sub(1.0f, e), f32::add(1.0f, e));
@@ -149,7 +143,7 @@ __global__ void softcap_kernel(const SoftcapArgs args) {
 __global__ void take_rows_kernel(const TakeRowsArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= args.cols) return;
   const int64_t row = blockIdx.y;
   args.y[row * args.y_stride + i] = args.x[args.rows[row] * args.x_stride + i];
@@ -158,7 +152,7 @@ __global__ void take_rows_kernel(const TakeRowsArgs args) {
 __global__ void merge_kernel(const MergeArgs args) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = element();
+  const int64_t i = element<kThreads>();
   if (i >= args.cols) return;
   const int64_t token = blockIdx.y;
   float out = 0.0f;
@@ -179,13 +173,13 @@ __global__ void merge_kernel(const MergeArgs args) {
 
 void embed(const EmbedArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.width == 0) return;
-  launch(embed_kernel, elements_grid(args.width, args.tokens), dim3(kThreads), 0, stream, args);
+  launch(embed_kernel, elements_grid<kThreads>(args.width, args.tokens), dim3(kThreads), 0, stream, args);
 }
 
 void pack_activations(const PackArgs& args, StreamHandle stream) {
   const int64_t words = activation_words(args.cols);
   if (args.tokens == 0 || words == 0) return;
-  launch(pack_kernel, elements_grid(words, args.tokens), dim3(kThreads), 0, stream, args, words);
+  launch(pack_kernel, elements_grid<kThreads>(words, args.tokens), dim3(kThreads), 0, stream, args, words);
 }
 
 void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
@@ -200,7 +194,7 @@ void rmsnorm_pack(const RmsnormPackArgs& args, StreamHandle stream) {
 void glu(const GluArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
   const int64_t pairs = args.words != nullptr ? activation_words(args.cols) : ceil_div(args.cols, 2);
-  launch(glu_kernel, elements_grid(pairs, args.tokens), dim3(kThreads), 0, stream, args, pairs);
+  launch(glu_kernel, elements_grid<kThreads>(pairs, args.tokens), dim3(kThreads), 0, stream, args, pairs);
 }
 
 void add(const AddArgs& args, StreamHandle stream) {
@@ -215,12 +209,13 @@ void softcap(const SoftcapArgs& args, StreamHandle stream) {
 
 void take_rows(const TakeRowsArgs& args, StreamHandle stream) {
   if (args.count == 0 || args.cols == 0) return;
-  launch(take_rows_kernel, elements_grid(args.cols, args.count), dim3(kThreads), 0, stream, args);
+  launch(take_rows_kernel, elements_grid<kThreads>(args.cols, args.count), dim3(kThreads), 0, stream, args);
 }
 
 void merge(const MergeArgs& args, StreamHandle stream) {
   if (args.tokens == 0 || args.cols == 0) return;
-  launch_with(!args.after_join, merge_kernel, elements_grid(args.cols, args.tokens), dim3(kThreads), 0, stream, args);
+  launch_with(!args.after_join, merge_kernel, elements_grid<kThreads>(args.cols, args.tokens), dim3(kThreads), 0,
+              stream, args);
 }
 
 }  // namespace ft::cuda

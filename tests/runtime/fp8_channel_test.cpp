@@ -10,32 +10,15 @@
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/fp_codes.h"
-#include "kernels/host/isa.h"
 #include "tests/model/support.h"
-#include "tests/runtime/model_fixture.h"
+#include "tests/runtime/format_check.h"
 
 using namespace ft;
 using namespace ft::test;
 
 namespace {
 
-constexpr int64_t kDecodeSteps = 8;
 constexpr std::string_view kEnding = ".weight";
-
-std::vector<int32_t> prompt_of(int64_t vocab) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < 40; ++i) ids.push_back(static_cast<int32_t>((i * i * 31 + 7) % vocab));
-  return ids;
-}
-
-Continuation run(const LoadedModel& model, const EngineConfig& config) {
-  Engine engine(model, config, kPlenty);
-  return run_greedy(engine, prompt_of(engine.geometry().vocab), kDecodeSteps);
-}
-
-bool same_logits(const Continuation& a, const Continuation& b) {
-  return a.prompt_logits == b.prompt_logits && a.decode_logits == b.decode_logits && a.ids == b.ids;
-}
 
 void append(std::string& bytes, bf16 value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
 
@@ -110,7 +93,7 @@ TEST_CASE("fp8 with a scale a row, in both namings, has the logits of equal bf16
     const auto logits = [&](const LoadedModel& model) {
       EngineConfig config = config_for(model, Strategy::kCpu, 0, 2);
       config.numerics = numerics;
-      return run(model, config);
+      return short_answer(model, config);
     };
     const Continuation expected = logits(plain);
     for (const TempFolder* folder : {&checkpoints.modelopt, &checkpoints.compressed}) {
@@ -124,21 +107,5 @@ TEST_CASE("fp8 with a scale a row, in both namings, has the logits of equal bf16
 
 TEST_CASE("fp8 with a scale a row: the same logits on every strategy, cache size and instruction set") {
   const Checkpoints checkpoints;
-  const LoadedModel model = model_at(checkpoints.modelopt.path());
-  EngineConfig base = config_for(model, Strategy::kResident, 0);
-  base.isa_cap = "scalar";
-  const Continuation expected = run(model, base);
-  const int64_t sizes[] = {model.family->geometry().expert.top_k, model.family->geometry().total_experts() / 2};
-  for (int isa = 0; isa <= static_cast<int>(active_isa()); ++isa) {
-    for (const Strategy strategy : {Strategy::kResident, Strategy::kOffload, Strategy::kCpu, Strategy::kHybrid}) {
-      for (const int64_t slots : sizes) {
-        EngineConfig config = config_for(model, strategy, slots, 2);
-        config.isa_cap = isa_name(static_cast<Isa>(isa));
-        CAPTURE(config.isa_cap);
-        CAPTURE(std::string(strategy_name(strategy)));
-        CAPTURE(slots);
-        CHECK(same_logits(run(model, config), expected));
-      }
-    }
-  }
+  check_same_everywhere(model_at(checkpoints.modelopt.path()));
 }

@@ -96,6 +96,7 @@ class CudaBackend final : public ServeBackend {
   cuda::CompressedArgs compressed_args(const CompressedAttentionSpec& spec) const;
   cuda::CompressedArgs compressed_step(int layer, int rope, float norm_eps) const;
   cuda::BlocksArgs blocks_args(const AttentionSpec& spec) const;
+  cuda::AttentionArgs attention_of(const cuda::CompressedGroup& group) const;
   void attend_to_cache(const AttentionSpec& spec, const cuda::AttentionPrepareArgs& prepare);
   void attend_to_blocks(const AttentionSpec& spec);
   void attend_to_gathered(const AttentionSpec& spec, const cuda::BlocksArgs& args, int64_t first, int64_t end);

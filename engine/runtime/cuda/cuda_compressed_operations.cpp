@@ -103,6 +103,21 @@ cuda::CompressedArgs CudaBackend::compressed_args(const CompressedAttentionSpec&
   return args;
 }
 
+// Of a group's tokens to what was gathered for them.
+cuda::AttentionArgs CudaBackend::attention_of(const cuda::CompressedGroup& group) const {
+  const Rows q = rows(Slot::kQuery), out = rows(Slot::kAttention);
+  cuda::AttentionArgs attend;
+  attend.q = q.data + group.first * q.width;
+  attend.q_stride = q.width;
+  attend.tokens = group.count;
+  attend.sequence = group.sequence;
+  attend.position = group.position;
+  attend.kv = {group.gathered, group.gathered_rows, 0};
+  attend.out = out.data + group.first * out.width;
+  attend.out_stride = out.width;
+  return attend;
+}
+
 void CudaBackend::compressed_attention(const CompressedAttentionSpec& spec) {
   const cuda::CompressedArgs args = compressed_args(spec);
   cuda::compressed_prepare(args, main_.handle());
@@ -111,19 +126,11 @@ void CudaBackend::compressed_attention(const CompressedAttentionSpec& spec) {
     const cuda::CompressedGroup group = compressed_.group(first, std::min(compressed_.group_tokens(), count_ - first));
     cuda::compressed_choose(args, group, main_.handle());
     cuda::compressed_gather(args, group, main_.handle());
-    cuda::AttentionArgs attend;
-    attend.q = args.q + first * args.q_stride;
-    attend.q_stride = args.q_stride;
-    attend.tokens = group.count;
+    cuda::AttentionArgs attend = attention_of(group);
     attend.heads = spec.heads;
     attend.kv_heads = 1;
     attend.head_dim = args.layer.head_dim;
     attend.scale = spec.scale;
-    attend.sequence = group.sequence;
-    attend.position = group.position;
-    attend.kv = {group.gathered, group.gathered_rows, 0};
-    attend.out = args.out + first * args.out_stride;
-    attend.out_stride = args.out_stride;
     attend.sinks = vector_or_null(spec.sinks);
     cuda::attention(attend, main_.handle());
     cuda::compressed_turn_back(args, group, main_.handle());

@@ -141,24 +141,15 @@ void CudaBackend::attend_to_blocks(const AttentionSpec& spec) {
 // Tokens [first, end), in groups.
 void CudaBackend::attend_to_gathered(const AttentionSpec& spec, const cuda::BlocksArgs& args, int64_t first,
                                      int64_t end) {
-  const Rows q = rows(Slot::kQuery), out = rows(Slot::kAttention);
   for (; first < end; first += compressed_.group_tokens()) {
     const cuda::CompressedGroup group = compressed_.group(first, std::min(compressed_.group_tokens(), end - first));
     cuda::compressed_choose(args.step, group, main_.handle());
     cuda::blocks_gather(args, group, main_.handle());
-    cuda::AttentionArgs attend;
-    attend.q = q.data + first * q.width;
-    attend.q_stride = q.width;
-    attend.tokens = group.count;
+    cuda::AttentionArgs attend = attention_of(group);
     attend.heads = spec.heads;
     attend.kv_heads = spec.kv_heads;
     attend.head_dim = spec.head_dim;
     attend.scale = spec.scale;
-    attend.sequence = group.sequence;
-    attend.position = group.position;
-    attend.kv = {group.gathered, group.gathered_rows, 0};
-    attend.out = out.data + first * out.width;
-    attend.out_stride = out.width;
     attend.gated = spec.gated;
     attend.sinks = vector_or_null(spec.sinks);
     cuda::attention(attend, main_.handle());

@@ -4,25 +4,12 @@
 
 #include "engine/model/ngram_hash.h"
 #include "engine/runtime/ngram_rows.h"
-#include "engine/runtime/silent_backend.h"
 #include "kernels/base/error.h"
 
 namespace ft {
-namespace {
 
-// Notes which tables a forward pass reads.
-class TableSites final : public SilentBackend {
- public:
-  void embed_ngrams(const NgramEmbedSpec& spec) override { tables.push_back(spec); }
-  std::vector<NgramEmbedSpec> tables;
-};
-
-}  // namespace
-
-NgramInputs::NgramInputs(const BackendParts& parts) : parts_(parts), width_(parts.family.width(Slot::kNgram)) {
-  TableSites sites;
-  parts.family.forward(sites, parts.weights, StepBatch{});
-  tables_ = std::move(sites.tables);
+NgramInputs::NgramInputs(const BackendParts& parts)
+    : parts_(parts), width_(parts.family.width(Slot::kNgram)), tables_(ngram_tables(parts.family, parts.weights)) {
   if (tables_.empty()) return;
   int64_t floats = 0;
   for (NgramEmbedSpec& spec : tables_) {
