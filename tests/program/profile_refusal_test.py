@@ -27,6 +27,7 @@ class ProfileTest(ProgramTest):
         """The same profile with the strategy cpu without slots, whatever was chosen."""
         serve = profile["serve"]
         serve.update(strategy="cpu", slots=0, fetch_of_misses=[0] * 33, promote_bytes_per_layer=0, max_batch=8)
+        serve.pop("fallback", None)  # needs slots
         profile["decision"]["strategy"] = "cpu"
         for index, candidate in enumerate(profile["candidates"]):
             candidate["chosen"] = index == 0
