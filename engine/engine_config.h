@@ -70,10 +70,11 @@ struct EngineConfig {
   // Empty: the authors' in serve numerics, that of transformers in reference numerics.
   std::optional<DeepseekArithmetic> deepseek_arithmetic;
   Strategy strategy = Strategy::kOffload;
-  int threads = 1;                      // compute threads, the calling thread included
-  int64_t slots = 0;                    // experts over all layers that slots hold; resident: all of them
-  SplitTable fetch_of_misses;           // see above; empty only with resident
-  int64_t promote_bytes_per_layer = 0;  // CPU-computed misses copied into slots, at most so many bytes a layer
+  int threads = 1;             // compute threads, the calling thread included
+  int64_t slots = 0;           // experts over all layers that slots hold; resident: all of them
+  SplitTable fetch_of_misses;  // see above; empty only with resident
+  // CPU-computed misses copied into slots: so many bytes a layer in the mean (kernels/base/promotion_rate.h).
+  int64_t promote_bytes_per_layer = 0;
   CachePolicy cache_policy = CachePolicy::kLrfu;
   LookAhead look_ahead = LookAhead::kOff;
   int max_prefetches_per_layer = 0;  // experts copied ahead of need, for one layer of one step; 0 with look-ahead off

@@ -35,7 +35,7 @@ const Predictor::Replays& Predictor::replays_of(const SlotUse& use) {
   ReplayOptions options;
   options.slots = use.slots;
   options.fetch_of_misses = use.fetch_of_misses;
-  options.max_promotions = use.max_promotions;
+  options.promotions = use.promotions;
   options.start_full = use.start_full;
   options.discard_steps = input_.discard_steps;
   options.cache_policy = input_.base.cache_policy;
@@ -81,13 +81,13 @@ CandidatePrediction Predictor::predict(const CandidateSpec& spec) {
   candidate.config.threads = spec.threads;
   candidate.config.slots = spec.use.slots;
   candidate.config.fetch_of_misses = spec.use.fetch_of_misses;
-  candidate.config.promote_bytes_per_layer = spec.use.max_promotions * input_.formats.expert_bytes_max;
+  candidate.config.promote_bytes_per_layer = spec.use.promotions.bytes(input_.formats.expert_bytes_max);
   candidate.config.look_ahead = look_ahead_of(spec.use);
   candidate.config.max_prefetches_per_layer = spec.use.max_prefetches;
   candidate.config.fetch_mechanism = spec.mechanism;
   candidate.split = spec.strategy == Strategy::kResident
                         ? "all resident"
-                        : describe_split(spec.use.fetch_of_misses, spec.use.max_promotions);
+                        : describe_split(spec.use.fetch_of_misses, spec.use.promotions);
   if (spec.use.max_prefetches > 0) candidate.split += "; prefetch " + std::to_string(spec.use.max_prefetches);
   if (spec.mechanism == FetchMechanism::kCopyEngine) candidate.split += "; copy engine";
   candidate.content = results[0].content;

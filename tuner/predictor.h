@@ -15,12 +15,12 @@ namespace ft {
 struct SlotUse {
   int64_t slots = 0;
   SplitTable fetch_of_misses;
-  int max_promotions = 0;
+  PromotionRate promotions = 0;
   bool start_full = false;
   int max_prefetches = 0;
   bool operator<(const SlotUse& other) const {
-    return std::tie(slots, fetch_of_misses, max_promotions, start_full, max_prefetches) <
-           std::tie(other.slots, other.fetch_of_misses, other.max_promotions, other.start_full, other.max_prefetches);
+    return std::tie(slots, fetch_of_misses, promotions, start_full, max_prefetches) <
+           std::tie(other.slots, other.fetch_of_misses, other.promotions, other.start_full, other.max_prefetches);
   }
 };
 

@@ -194,7 +194,7 @@ ConfirmedCandidate confirmed_of(const CandidatePrediction& prediction, int64_t e
           config.threads,
           config.slots,
           config.strategy == Strategy::kResident ? SplitTable{} : config.fetch_of_misses,
-          static_cast<int>(config.promote_bytes_per_layer / expert_bytes),
+          PromotionRate::of_bytes(config.promote_bytes_per_layer, expert_bytes),
           std::string(fetch_mechanism_name(config.fetch_mechanism)),
           config.max_prefetches_per_layer,
           prediction.tok_s};

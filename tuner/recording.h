@@ -41,7 +41,7 @@ struct ConfirmedCandidate {
   int threads = 1;
   int64_t slots = 0;
   SplitTable fetch_of_misses;  // empty: resident
-  int promotions = 0;
+  PromotionRate promotions = 0;
   std::string fetch_mechanism = "sm";
   int max_prefetches_per_layer = 0;
   std::vector<double> predicted_tok_s;

@@ -306,7 +306,7 @@ OrderedJson decision_to_json(const RecordedDecision& decision) {
                          {"threads", candidate.threads},
                          {"slots", candidate.slots},
                          {"fetch_of_misses", candidate.fetch_of_misses},
-                         {"promotions", candidate.promotions},
+                         {"promotions", candidate.promotions.per_plan()},
                          {"fetch_mechanism", candidate.fetch_mechanism},
                          {"max_prefetches_per_layer", candidate.max_prefetches_per_layer},
                          {"predicted_tok_s", candidate.predicted_tok_s}});
@@ -323,7 +323,8 @@ RecordedDecision parse_decision(const Json& json) {
   decision.tolerance = json.at("tolerance");
   for (const Json& candidate : json.at("confirmed")) {
     decision.confirmed.push_back({candidate.at("strategy"), candidate.at("threads"), candidate.at("slots"),
-                                  candidate.at("fetch_of_misses").get<SplitTable>(), candidate.at("promotions"),
+                                  candidate.at("fetch_of_misses").get<SplitTable>(),
+                                  PromotionRate::of_experts(candidate.at("promotions")),
                                   candidate.at("fetch_mechanism"), candidate.at("max_prefetches_per_layer"),
                                   candidate.at("predicted_tok_s").get<std::vector<double>>()});
   }

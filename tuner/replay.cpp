@@ -148,13 +148,14 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
   result.misses_histogram.assign(static_cast<size_t>(max_distinct) + 1, 0);
   std::map<LayerCounts, int64_t> distribution;
   int64_t hits[2] = {0, 0}, experts[2] = {0, 0};
+  PromotionRate promotions = options.promotions;
   const auto run = [&](int64_t begin, int64_t end, bool counted) {
     if (counted) result.steps = end - begin;
     for (int64_t step = begin; step < end; ++step) {
       const int half = (step - begin) * 2 < end - begin ? 0 : 1;
       for (int layer = 0; layer < shape.layers; ++layer) {
         merge_layer(sequences, step, layer, merged);
-        table.plan(layer, merged.experts, options.fetch_of_misses, options.max_promotions, plan);
+        table.plan(layer, merged.experts, options.fetch_of_misses, promotions, plan);
         prefetcher.run(step, layer + 1, table);
         if (!counted) continue;
         LayerCounts counts = count(plan, merged, tokens);
@@ -172,12 +173,18 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
   int64_t first = options.discard_steps;
   run(0, first, false);
   int64_t free = options.fill_first ? free_slots(table) : 0;
-  for (int pass = 0; free > 0 && pass < kMaxFillPasses; ++pass) {
-    run(first, steps, false);
-    first = 0;
-    const int64_t left = free_slots(table);
-    if (left == free) break;
-    free = left;
+  if (free > 0) {
+    const int64_t half = steps / 2;
+    if (promotions.any()) promotions = std::max(promotions, PromotionRate(1));
+    for (int pass = 0; free > 0 && pass < kMaxFillPasses; ++pass) {
+      run(0, half, false);
+      const int64_t left = free_slots(table);
+      if (left == free) break;
+      free = left;
+    }
+    promotions = options.promotions;
+    run(0, half, false);
+    first = half;
   }
   run(first, steps, true);
   for (const auto& [counts, times] : distribution) result.distribution.push_back({counts, times});

@@ -28,19 +28,20 @@ inline constexpr int64_t kLeastSteps = 8;
 
 struct ReplayOptions {
   int64_t slots = 0;
-  SplitTable fetch_of_misses;  // as in EngineConfig; may be empty when start_full and slots hold all experts
-  int max_promotions = 0;      // per layer: EngineConfig::promote_bytes_per_layer / bytes of an expert
-  bool start_full = false;     // resident: slots filled in order before the first token
-  int64_t discard_steps = 0;   // steps at the start that warm the cache and are not counted
+  SplitTable fetch_of_misses;    // as in EngineConfig; may be empty when start_full and slots hold all experts
+  PromotionRate promotions = 0;  // of EngineConfig::promote_bytes_per_layer
+  bool start_full = false;       // resident: slots filled in order before the first token
+  int64_t discard_steps = 0;     // steps at the start that warm the cache and are not counted
   CachePolicy cache_policy = CachePolicy::kLrfu;
   int max_distinct = 0;    // of a layer at the engine's largest batch; 0: of these sequences
   int max_prefetches = 0;  // of the next layer, from the traces' predictions; 0: look-ahead off
-  // Where slots are still free after discard_steps, as where one promotion a layer and step fills them, the rest of the
-  // sequences and then all of them again are no more than warming, until no slot is free or a pass filled none, at most
-  // kMaxFillPasses times; then all of them are counted.
+  // Where slots are still free after discard_steps, as where promotions fill them, the first half of the sequences is
+  // no more than warming: at one promotion a layer or more, again and again, until no slot is free or a pass filled
+  // none, at most kMaxFillPasses times, then once as asked. The other half is counted: a cache would look too good on
+  // the steps that filled it.
   bool fill_first = false;
 };
-inline constexpr int kMaxFillPasses = 4;
+inline constexpr int kMaxFillPasses = 8;
 
 // What one MoE layer of one step did. Experts are distinct ones; picks are expert-token pairs, equal to the experts
 // when one sequence is decoded.

@@ -1,5 +1,7 @@
 #include "tuner/search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -132,7 +134,7 @@ class Search {
     bool first = true;  // the largest slot count
     for (const int64_t slots : slot_counts(Strategy::kCpu, bounds)) {
       std::vector<Policy> policies;  // with slots but no promotion the cache would stay empty
-      for (int promotions = 1; promotions <= kMaxPromotions; ++promotions) policies.push_back({none, promotions});
+      for (const PromotionRate promotions : kPromotionRates) policies.push_back({none, promotions});
       for (const size_t model : measured_) {
         const CandidateSpec base = spec_of(Strategy::kCpu, model, {slots, none, 1, false, 0});
         const auto best = best_of(base, policies);
@@ -146,7 +148,8 @@ class Search {
 
   void hybrid(const SlotBounds& bounds) {
     for (const size_t model : measured_) {
-      const std::vector<Policy> all = hybrid_policies(hybrid_splits(input_, input_.models[model], size_));
+      const std::vector<Policy> all =
+          hybrid_policies(hybrid_splits(input_, input_.models[model], size_), input_.geometry.expert.top_k);
       std::vector<Policy> kept;  // of the largest slot count, which comes first
       for (const int64_t slots : slot_counts(Strategy::kHybrid, bounds)) {
         const CandidateSpec base = spec_of(Strategy::kHybrid, model, {slots, {}, 0, false, 0});
@@ -159,7 +162,7 @@ class Search {
         }
         CandidateSpec chosen = base;
         chosen.use.fetch_of_misses = best[0].fetch_of_misses;
-        chosen.use.max_promotions = best[0].max_promotions;
+        chosen.use.promotions = best[0].promotions;
         add_variants(chosen, best);
         if (kept.empty()) add_others(chosen, all);
         if (kept.empty()) kept = best;
@@ -178,7 +181,7 @@ class Search {
     for (const Policy& policy : policies) {
       CandidateSpec spec = base;
       spec.use.fetch_of_misses = policy.fetch_of_misses;
-      spec.use.max_promotions = policy.max_promotions;
+      spec.use.promotions = policy.promotions;
       if (!budget_.allows(spec.use)) continue;
       const double score = predictor_.score(spec);
       if (best && score <= best_score) continue;
@@ -216,11 +219,11 @@ class Search {
 
   // Rows of other policies than the best one's, by the first mechanism and without look-ahead.
   void add_others(const CandidateSpec& best, const std::vector<Policy>& policies) {
-    const Policy first{best.use.fetch_of_misses, best.use.max_promotions};
+    const Policy first{best.use.fetch_of_misses, best.use.promotions};
     for (const Policy& policy : other_policies(predictor_, budget_, best, policies, first)) {
       CandidateSpec spec = best;
       spec.use.fetch_of_misses = policy.fetch_of_misses;
-      spec.use.max_promotions = policy.max_promotions;
+      spec.use.promotions = policy.promotions;
       add(spec);
     }
   }
@@ -314,7 +317,14 @@ bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b) {
 
 SearchResult search(const SearchInput& input) { return Search(input).run(); }
 
-std::string describe_split(const SplitTable& table, int max_promotions) {
+std::string describe_promotions(PromotionRate promotions) {
+  const double experts = promotions.per_plan();
+  if (experts >= 1) return fmt::format("promote {:g}", experts);
+  const double layers = 1 / experts;
+  return fmt::format("promote 1 in {:.4g} layers", layers);
+}
+
+std::string describe_split(const SplitTable& table, PromotionRate promotions) {
   bool all = true, none = true;
   std::string parts;
   constexpr size_t kShown = 4;  // misses that one layer commonly has
@@ -325,7 +335,7 @@ std::string describe_split(const SplitTable& table, int max_promotions) {
   }
   if (table.size() > kShown + 1) parts += ", ..";
   std::string text = all ? "fetch all" : none ? "fetch none" : parts;
-  if (max_promotions > 0) text += "; promote " + std::to_string(max_promotions);
+  if (promotions.any()) text += "; " + describe_promotions(promotions);
   return text;
 }
 

@@ -82,6 +82,7 @@ bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);
 SearchResult search(const SearchInput& input);
 
 // What of m misses is fetched, for people.
-std::string describe_split(const SplitTable& table, int max_promotions);
+std::string describe_promotions(PromotionRate promotions);  // "promote 2", "promote 1 in 16 layers"
+std::string describe_split(const SplitTable& table, PromotionRate promotions);
 
 }  // namespace ft

@@ -25,12 +25,15 @@ bool is_hybrid(const SlotUse& use, const std::vector<ReplayResult>& replays) {
   return fetches && computes;
 }
 
-std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits) {
+std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits, int top_k) {
   std::vector<Policy> policies;
   for (const SplitTable& table : splits) {
-    const bool freezes = std::find(table.begin() + 1, table.end(), 0) != table.end();
-    for (int promotions = freezes ? 1 : 0; promotions <= kMaxPromotions; ++promotions) {
-      policies.push_back({table, promotions});
+    const auto half = table.begin() + std::clamp<std::ptrdiff_t>(top_k / 2, 1, std::ssize(table) - 1);
+    const bool learns = *std::max_element(table.begin() + 1, half + 1) > 0;
+    const bool always = std::find(table.begin() + 1, table.end(), 0) == table.end();
+    if (learns) policies.push_back({table, 0});
+    for (const PromotionRate promotions : kPromotionRates) {
+      if (!always || promotions >= PromotionRate(1)) policies.push_back({table, promotions});
     }
   }
   return policies;
@@ -42,7 +45,7 @@ std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, co
   for (const Policy& policy : policies) {
     CandidateSpec spec = base;
     spec.use.fetch_of_misses = policy.fetch_of_misses;
-    spec.use.max_promotions = policy.max_promotions;
+    spec.use.promotions = policy.promotions;
     if (budget.allows(spec.use) && is_hybrid(spec.use, predictor.replays(spec.use))) specs.push_back(std::move(spec));
   }
   std::vector<Policy> best;
@@ -54,7 +57,7 @@ std::vector<Policy> best_policies(Predictor& predictor, ReplayBudget& budget, co
     }
     std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     for (size_t i = 0; i < std::min(scored.size(), kKeptPolicies); ++i) {
-      Policy policy{scored[i].second->use.fetch_of_misses, scored[i].second->use.max_promotions};
+      Policy policy{scored[i].second->use.fetch_of_misses, scored[i].second->use.promotions};
       if (std::find(best.begin(), best.end(), policy) == best.end()) best.push_back(std::move(policy));
     }
   }
@@ -67,19 +70,19 @@ std::vector<Policy> other_policies(Predictor& predictor, ReplayBudget& budget, c
   for (const Policy& policy : policies) {
     CandidateSpec spec = base;
     spec.use.fetch_of_misses = policy.fetch_of_misses;
-    spec.use.max_promotions = policy.max_promotions;
+    spec.use.promotions = policy.promotions;
     if (policy == first || !budget.allows(spec.use)) continue;
     if (base.strategy == Strategy::kHybrid && !is_hybrid(spec.use, predictor.replays(spec.use))) continue;
     scored.emplace_back(predictor.score(spec), &policy);
   }
   std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<Policy> others;
-  std::set<int> budgets = {first.max_promotions};
+  std::set<PromotionRate> budgets = {first.promotions};
   for (const bool only_new : {true, false}) {
     for (const auto& [score, policy] : scored) {
       if (others.size() == kOtherPolicies) return others;
       if (std::find(others.begin(), others.end(), *policy) != others.end()) continue;
-      if (!only_new || budgets.insert(policy->max_promotions).second) others.push_back(*policy);
+      if (!only_new || budgets.insert(policy->promotions).second) others.push_back(*policy);
     }
   }
   return others;

@@ -21,7 +21,7 @@ inline constexpr size_t kOtherPolicies = 3;  // rows of one strategy with anothe
 
 struct Policy {
   SplitTable fetch_of_misses;
-  int max_promotions = 0;
+  PromotionRate promotions = 0;
   bool operator==(const Policy&) const = default;
 };
 
@@ -42,9 +42,11 @@ class ReplayBudget {
 // At some number of misses that occurs, the split shares them between link and CPU or treats sizes differently.
 bool is_hybrid(const SlotUse& use, const std::vector<ReplayResult>& replays);
 
-// Every split with every promotion budget that does not freeze the cache: a size of miss that fetches nothing would
-// miss for ever without promotions.
-std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits);
+// Every split with the promotion rates that go with it. A split that fetches at every number of misses has none or
+// whole ones. One that leaves some to the CPU alone may have a fraction of one, and none only where half of a token's
+// experts missing make it fetch: what a cache holds when the text turns to something else is then replaced, and how
+// many misses it settles at is in the replay.
+std::vector<Policy> hybrid_policies(const std::set<SplitTable>& splits, int top_k);
 
 // Of `policies` the ones worth replaying at other slot counts: of those that are hybrid with the slots of `base`, the
 // best kKeptPolicies for each mechanism, the first mechanism's best first. Empty when none is, or no replay is left.

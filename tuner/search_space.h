@@ -11,7 +11,9 @@
 
 namespace ft {
 
-inline constexpr int kMaxPromotions = 2;  // experts per layer and step: more would hold the link for the next layer
+// Per layer and step. More than two experts would hold the link for the next layer; a fraction where a whole one,
+// copied beside the layer, costs more than what it brings to the cache.
+inline constexpr PromotionRate kPromotionRates[] = {PromotionRate::one_in(16), PromotionRate::one_in(4), 1, 2};
 inline constexpr double kFetchedShares[] = {0.25, 0.5, 0.75};
 inline constexpr int kFetchCaps[] = {1, 2, 3};
 inline constexpr int kFetchFloors[] = {1, 2};

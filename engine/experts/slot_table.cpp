@@ -127,8 +127,8 @@ void SlotTable::use(int64_t slot, int expert, LayerPlan& out) {
   pinned_.push_back(slot);
 }
 
-void SlotTable::plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses, int max_promotions,
-                     LayerPlan& out) {
+void SlotTable::plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses,
+                     PromotionRate promotions, LayerPlan& out) {
   begin_plan(layer);
   out.clear();
   out.layer = layer;
@@ -165,8 +165,9 @@ void SlotTable::plan(int layer, std::span<const int> distinct, std::span<const i
     out.fetches.push_back({expert, victim});
   }
   for (size_t i = static_cast<size_t>(fetches); i < misses; ++i) out.cpu.push_back(misses_[i].expert);
+  const int most = promotions.of_plan(plan_number_);
   for (const int expert : out.cpu) {
-    if (static_cast<int>(out.promotions.size()) >= max_promotions) break;
+    if (static_cast<int>(out.promotions.size()) >= most) break;
     if (!fill_aside(key(layer, expert), false)) break;
     out.promotions.push_back({expert, slot_of(layer, expert)});
   }

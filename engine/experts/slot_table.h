@@ -28,6 +28,7 @@
 
 #include "engine/experts/cache_policy.h"
 #include "engine/experts/victim_heap.h"
+#include "kernels/base/promotion_rate.h"
 
 namespace ft {
 
@@ -56,9 +57,9 @@ class SlotTable {
 
   // Splits the layer's distinct experts (ascending ids, no duplicates): hits first; of the m misses the
   // fetch_of_misses[m] with the highest priority before this use (ties: ascending experts) are fetched, the rest goes
-  // to the CPU; of those the first max_promotions in the same order get slots. With slots == 0 all of them go to the
-  // CPU whatever the table says. `out` must have room: LayerPlan::reserve.
-  void plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses, int max_promotions,
+  // to the CPU; of those the first in the same order get slots, as many as `promotions` has for this plan. With slots
+  // == 0 all of them go to the CPU whatever the table says. `out` must have room: LayerPlan::reserve.
+  void plan(int layer, std::span<const int> distinct, std::span<const int> fetch_of_misses, PromotionRate promotions,
             LayerPlan& out);
 
   // Of the experts that a later layer of this step is expected to use, best first, those in no slot that are worth the

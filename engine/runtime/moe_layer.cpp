@@ -50,7 +50,7 @@ void MoeLayer::start(const MoeCall& call) {
   staged_ = 0;
   switch (call.placement) {
     case MoePlacement::kDecode: {
-      const auto promotions = static_cast<int>(options_.promote_bytes_per_layer / layout_->bytes);
+      const auto promotions = PromotionRate::of_bytes(options_.promote_bytes_per_layer, layout_->bytes);
       slots_.table().plan(call.layer, pairs_.distinct(), options_.fetch_of_misses, promotions, plan_);
       prefetch();
       count(plan_);

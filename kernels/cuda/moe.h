@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/promotion_rate.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/victims.h"
@@ -126,7 +127,7 @@ struct PlanArgs {
   int max_distinct = 0;                      // >= min(tokens * top_k, experts)
   const int32_t* ids = nullptr;              // (tokens, top_k): below experts; -1 only trails
   const int32_t* fetch_of_misses = nullptr;  // (max_distinct + 1)
-  int max_promotions = 0;
+  PromotionRate promotions = 0;
   // What the next layer is expected to use: (tokens, predicted_ranks), best first; -1 only trails. kTable only.
   const int32_t* predicted = nullptr;
   int predicted_ranks = 0;               // at most kMaxPlanTopK

@@ -36,7 +36,7 @@ int check_plan(const PlanArgs& args) {
   FT_CHECK(args.max_prefetches >= 0 && args.max_prefetches <= kMaxPlanPrefetches);
   FT_CHECK(args.predicted_ranks >= 0 && args.predicted_ranks <= kMaxPlanTopK);
   FT_CHECK(args.max_prefetches == 0 || (args.predicted != nullptr && args.next_bank != nullptr));
-  const bool appends = args.max_promotions > 0 || args.max_prefetches > 0;
+  const bool appends = args.promotions.any() || args.max_prefetches > 0;
   FT_CHECK(args.placement != Placement::kTable || args.table.slots == 0 || !appends || args.queue.words != nullptr);
   return most_distinct;
 }

@@ -317,7 +317,8 @@ __device__ inline void place_by_table(const PlanArgs& a, const PlanInput& input,
   const bool looks_ahead = a.max_prefetches > 0 && table.slots > 0 && a.layer + 1 < table.layers;
   const bool absent = looks_ahead && name_predicted(a, lists, state);
   const int room = max(0, table.slots - aside - table.max_distinct);  // what may be held aside
-  const int promotions = max(0, min(min(a.max_promotions, uses.misses - fetches), min(room, open - fetches)));
+  const int promotions =
+      max(0, min(min(a.promotions.of_plan(time.plan), uses.misses - fetches), min(room, open - fetches)));
   // Without an absent one there is nothing to prefetch, unless a miss takes the slot of a predicted expert.
   const int most = absent || fetches + promotions > 0 ? min(looks_ahead ? a.max_prefetches : 0, room) : 0;
   const int candidates =

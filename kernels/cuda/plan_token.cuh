@@ -31,7 +31,7 @@ struct TokenInput {
   __device__ explicit TokenInput(const PlanArgs& a)
       : victims_after(a.victims == nullptr ? 0 : a.victims->plan_number),
         released_after(a.victims == nullptr ? 0 : a.victims->released_after),
-        promoted(a.max_promotions > 0 ? __ldcg(a.queue.words + queued_word(kPromotion)) : 0),
+        promoted(a.promotions.any() ? __ldcg(a.queue.words + queued_word(kPromotion)) : 0),
         prefetched(a.max_prefetches > 0 ? __ldcg(a.queue.words + queued_word(kPrefetch)) : 0),
         posted(static_cast<uint32_t>(a.table.clock[kPosted])) {}
 };
@@ -182,7 +182,8 @@ __device__ __forceinline__ bool place_in_slots(const PlanArgs& a, TokenShared& s
   const int aside = plan.time.aside - plan.arriving, open = table.slots - plan.hits - plan.arriving - aside;
   if (plan.misses > 0) plan.fetches = min(shared.fetch_of_misses[plan.misses], min(plan.misses, open));
   const int room = max(0, table.slots - aside - table.max_distinct);
-  const int promotions = max(0, min(min(a.max_promotions, plan.misses - plan.fetches), min(room, open - plan.fetches)));
+  const int promotions = max(
+      0, min(min(a.promotions.of_plan(plan.time.plan), plan.misses - plan.fetches), min(room, open - plan.fetches)));
   const int wanted = plan.fetches + promotions, named = __popc(names);
   const int most = names != 0 && (absent || wanted > 0) ? min(a.max_prefetches, room) : 0;
   const int candidates = min(open, wanted + (most > 0 ? most + named : 0));

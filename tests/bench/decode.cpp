@@ -1,4 +1,6 @@
 // Decode runs: which cache content they start from, the steps themselves, and their bound.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -13,7 +15,8 @@
 namespace ft::bench {
 namespace {
 
-constexpr int kMostPromotions = 2;      // a layer: more would keep the link from the next layer's fetches
+// A layer: more would keep the link from the next layer's fetches.
+constexpr PromotionRate kTriedPromotions[] = {PromotionRate::one_in(4), 1, 2};
 constexpr int kMostFloor = 3;           // misses of a layer that are fetched before any is the CPU's
 constexpr int64_t kCountedReplay = 64;  // last steps of a replay, whose misses predict
 constexpr int32_t kToken = 1;           // any id: choices are forced, weights are made
@@ -34,15 +37,15 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
   const int distinct = std::min(one.geometry.experts, one.geometry.top_k * batch);
   const bool splits = strategy == Strategy::kHybrid;
   const SplitTable fastest = splits ? split_table(one.curves(), distinct) : SplitTable{};
-  const auto plan_of = [&](int floor, int promotions) {
+  const auto plan_of = [&](int floor, PromotionRate promotions) {
     DecodePlan plan;
     plan.config = one.config(strategy, slots, batch);
     if (splits) plan.config.fetch_of_misses = raised(fastest, floor);
-    plan.config.promote_bytes_per_layer = promotions * one.blob_bytes();
+    plan.config.promote_bytes_per_layer = promotions.bytes(one.blob_bytes());
     ReplayOptions options;
     options.slots = slots;
     options.fetch_of_misses = plan.config.fetch_of_misses;
-    options.max_promotions = promotions;
+    options.promotions = promotions;
     options.cache_policy = plan.config.cache_policy;
     options.discard_steps = std::max<int64_t>(0, traces.replayed - kCountedReplay);
     plan.content = replay(replayed_part(traces, batch), options).content;
@@ -55,18 +58,18 @@ DecodePlan plan_decode(ModelCase& one, const TraceSet& traces, Strategy strategy
   };
   DecodePlan best = plan_of(0, 0);
   if (!splits) return best;
-  int promoted = 0;
-  const auto take = [&](int floor, int promotions) {
+  PromotionRate promoted;
+  const auto take = [&](int floor, PromotionRate promotions) {
     DecodePlan plan = plan_of(floor, promotions);
     if (plan.trial_seconds >= best.trial_seconds) return false;
     promoted = promotions;
     best = std::move(plan);
     return true;
   };
-  for (int promotions = 1; promotions <= kMostPromotions; ++promotions) take(0, promotions);
+  for (const PromotionRate promotions : kTriedPromotions) take(0, promotions);
   for (int floor = 1; floor <= std::min(distinct, kMostFloor); ++floor) {
     if (raised(fastest, floor) == fastest) continue;
-    const bool plain = take(floor, 0), promotes = promoted > 0 && take(floor, promoted);
+    const bool plain = take(floor, 0), promotes = promoted.any() && take(floor, promoted);
     if (!plain && !promotes) break;
   }
   return best;
@@ -157,8 +160,8 @@ Cell make_cell(ModelCase& one, const std::string& preset, const EngineConfig& co
     for (size_t m = 1; m < config.fetch_of_misses.size() && m <= 4; ++m) {
       cell.note += " " + std::to_string(config.fetch_of_misses[m]) + "/" + std::to_string(m);
     }
-    const int64_t promotions = config.promote_bytes_per_layer / one.blob_bytes();
-    if (promotions > 0) cell.note += ", promote " + std::to_string(promotions);
+    const auto promotions = PromotionRate::of_bytes(config.promote_bytes_per_layer, one.blob_bytes());
+    if (promotions.any()) cell.note += fmt::format(", promote {:g}", promotions.per_plan());
   }
   cell.samples_seconds = result.step_seconds;
   return cell;

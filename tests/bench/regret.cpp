@@ -59,7 +59,7 @@ double link_gbps(std::span<const Measurement> measurements, const AnalysisInput&
 }
 
 constexpr double kShares[] = {0.25, 0.5, 0.75, 1};  // of a layer's misses that are fetched
-constexpr int kMostPromotions = 2;
+constexpr PromotionRate kPromotions[] = {0, PromotionRate::one_in(16), PromotionRate::one_in(4), 1, 2};
 
 SplitTable share_of_misses(int size, double share) {
   SplitTable table(static_cast<size_t>(size) + 1, 0);
@@ -84,9 +84,9 @@ std::vector<CandidateSpec> other_policies(const EngineConfig& config, const Sear
     for (const double share : kShares) tables.push_back(share_of_misses(max_distinct, share));
   }
   for (const SplitTable& table : tables) {
-    for (int promotions = 0; promotions <= kMostPromotions; ++promotions) {
+    for (const PromotionRate promotions : kPromotions) {
       spec.use.fetch_of_misses = table;
-      spec.use.max_promotions = promotions;
+      spec.use.promotions = promotions;
       specs.push_back(spec);
     }
   }
@@ -115,8 +115,9 @@ OrderedJson regret_json(const Regret& regret) {
   return {{"regret", regret.regret}, {"ratio", regret.ratio}, {"low", regret.low}, {"high", regret.high}};
 }
 
-int64_t promotions_of(const EngineConfig& config, int64_t expert_bytes) {
-  return config.strategy == Strategy::kResident ? 0 : config.promote_bytes_per_layer / expert_bytes;
+double promotions_of(const EngineConfig& config, int64_t expert_bytes) {
+  if (config.strategy == Strategy::kResident) return 0;
+  return PromotionRate::of_bytes(config.promote_bytes_per_layer, expert_bytes).per_plan();
 }
 
 double milliseconds(double tok_s, int64_t batch) { return 1e3 * static_cast<double>(batch) / tok_s; }

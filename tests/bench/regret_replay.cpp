@@ -46,7 +46,7 @@ ConfirmedCandidate candidate_of(const Json& json) {
           json.at("threads").get<int>(),
           json.at("slots").get<int64_t>(),
           json.at("fetch_of_misses").get<SplitTable>(),
-          json.at("promotions").get<int>(),
+          PromotionRate::of_experts(json.at("promotions").get<double>()),
           json.at("fetch_mechanism").get<std::string>(),
           json.at("max_prefetches_per_layer").get<int>(),
           {}};

@@ -256,11 +256,12 @@ std::string compare_sequence(const RigShape& shape, int steps, uint64_t plans, T
       rig.set_ids(ids, tokens);
       rig.set_split(split);
       rig.args.layer = layer;
-      rig.args.max_promotions = static_cast<int>(random.below(random.below(2) == 0 ? 4 : 40));
+      rig.args.promotions =
+          PromotionRate::of_experts(static_cast<double>(random.below(random.below(2) == 0 ? 64 : 640)) / 16);
       want.pairs = pairs_by_expert(ids);
       std::vector<int> distinct;
       for (const auto& entry : want.pairs) distinct.push_back(entry.first);
-      table.plan(layer, distinct, split, rig.args.max_promotions, want.plan);
+      table.plan(layer, distinct, split, rig.args.promotions, want.plan);
       if (!want.plan.cpu.empty()) ++want.posted;
       want.prefetches.clear();
       rig.args.max_prefetches = 0;

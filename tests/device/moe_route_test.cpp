@@ -19,7 +19,7 @@ struct RouteShape {
   int predicted = 0;       // experts named for the next layer; 0: no look-ahead
   bool all_slots = false;  // soon every expert is in a slot, and plans are of hits alone
   bool victims = false;    // the victims of each plan are found before it
-  int promotions = 1;      // at most so many a layer
+  PromotionRate promotions = 1;
   int fetch_of_two = 1;    // of two misses so many are fetched, 0 to 2
   int prefetches = 2;      // at most so many a layer
   int half_life_log2 = 0;  // of the cache policy; 0: LRU
@@ -225,7 +225,7 @@ std::string compare_routes(const RouteShape& s, bool with_nan) {
   Random random(static_cast<uint64_t>(s.experts + s.predicted));
   RouteRig one(s, kPlanLayers, slots, 5), many(s, kPlanLayers, slots, 5);
   for (RouteRig* rig : {&one, &many}) {
-    rig->plan.args.max_promotions = s.promotions;
+    rig->plan.args.promotions = s.promotions;
   }
   const auto ids_at = static_cast<size_t>(reinterpret_cast<uint32_t*>(one.args.top.ids) - one.args.arrived);
   std::vector<int32_t> last(static_cast<size_t>(s.tokens * s.top_k), 0);
@@ -309,6 +309,7 @@ void test_route(Report& report) {
                               {64, 4, 8, 256, 0, true, false, 1, 1, 2, 0, true},
                               {128, 8, 1, 2048, 0, false, true, 1, 1, 2, 0, false, true},
                               {512, 10, 1, 2560, 8, false, true, 1, 1, 2, 0, false, true},
+                              {512, 10, 1, 2560, 0, false, true, PromotionRate::one_in(4), 0},
                               {512, 10, 2, 2560, 0, false, false, 1, 1, 2, 0, false, true},
                               {64, 4, 8, 256, 0, true, false, 1, 1, 2, 0, false, true}}) {
     std::string name =
@@ -319,8 +320,8 @@ void test_route(Report& report) {
                        : "",
              s.all_slots ? ", all in slots" : "", s.predicted > 0 ? text(", %d predicted", s.predicted).c_str() : "");
     if (s.victims) {
-      name += text(", victims known, %d of 2 fetched, %d promoted, half-life 2^%d", s.fetch_of_two, s.promotions,
-                   s.half_life_log2);
+      name += text(", victims known, %d of 2 fetched, %g promoted, half-life 2^%d", s.fetch_of_two,
+                   s.promotions.per_plan(), s.half_life_log2);
     }
     const std::string difference = compare_routes(s, false);
     report.result(name, difference.empty(), difference);

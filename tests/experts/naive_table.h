@@ -52,7 +52,7 @@ struct NaiveTable {
     return slot;
   }
 
-  LayerPlan plan(int layer, const std::vector<int>& distinct, const std::vector<int>& split, int max_promotions) {
+  LayerPlan plan(int layer, const std::vector<int>& distinct, const std::vector<int>& split, PromotionRate promotions) {
     ++plans;
     const bool new_step = layer <= last_layer || step == 0;
     if (new_step) ++step;
@@ -95,7 +95,9 @@ struct NaiveTable {
       out.fetches.push_back({expert, slot});
     }
     for (const int expert : out.cpu) {
-      if (entries.empty() || static_cast<int>(out.promotions.size()) >= max_promotions) break;
+      if (entries.empty() ||
+          static_cast<int>(out.promotions.size()) >= promotions.of_plan(static_cast<uint64_t>(plans)))
+        break;
       const int64_t slot = put_aside(static_cast<int64_t>(layer) * experts + expert, false);
       if (slot < 0) break;
       out.promotions.push_back({expert, slot});

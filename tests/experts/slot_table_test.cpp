@@ -90,7 +90,7 @@ TEST_CASE("slot table equals the naive model over random sequences") {
           const std::vector<int> distinct = random_distinct(random, kExperts, count);
           std::vector<int> split = fetch_none(kDistinct);
           for (size_t m = 1; m < split.size(); ++m) split[m] = static_cast<int>(random.below(m + 1));
-          const int promotions = static_cast<int>(random.below(4));
+          const auto promotions = PromotionRate::of_experts(static_cast<double>(random.below(64)) / 16);
           const LayerPlan want = naive.plan(layer, distinct, split, promotions);
           table.plan(layer, distinct, split, promotions, plan);
           table.check_integrity();

@@ -5,13 +5,21 @@ import json
 import os
 import unittest
 
-from support import DONE, FAILED, TINY_MOE, USAGE, ProgramTest, run, tiny_profile
+from support import DONE, FAILED, SCRATCH, TINY_MOE, USAGE, ProgramTest, run, tiny_profile, tune
 
 
 class ProfileTest(ProgramTest):
+    """With the profile that this machine's tuning chose; below with one of each strategy."""
+    strategy = None
+
     @classmethod
     def setUpClass(cls):
-        cls.text = tiny_profile().read_text(encoding="utf-8")
+        path = tiny_profile()
+        if cls.strategy:
+            path = SCRATCH / f"{cls.strategy}.json"
+            slots = () if cls.strategy == "resident" else ("--slots", "50%")
+            tune(TINY_MOE, path, "--strategy", cls.strategy, *slots)
+        cls.text = path.read_text(encoding="utf-8")
 
     def engine(self, text, *options):
         path = self.folder / "profile.json"
@@ -234,6 +242,22 @@ class OptionTest(ProgramTest):
                 self.assertIn(name, names)
         self.assert_refused(run("ft-probe", "--probe", "stream,nope"), USAGE, "--probe is 'nope'", "allowed: stream, ")
         self.assert_refused(run("ft-probe", "--bogus"), USAGE, "--bogus")
+
+
+class ResidentProfileTest(ProfileTest):
+    strategy = "resident"
+
+
+class OffloadProfileTest(ProfileTest):
+    strategy = "offload"
+
+
+class CpuProfileTest(ProfileTest):
+    strategy = "cpu"
+
+
+class HybridProfileTest(ProfileTest):
+    strategy = "hybrid"
 
 
 if __name__ == "__main__":

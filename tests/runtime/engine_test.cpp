@@ -176,6 +176,9 @@ TEST_CASE("look-ahead: counters equal a walk of the slot table over the forced t
       config.cache_policy = policy;
       config.look_ahead = LookAhead::kRouter;
       config.max_prefetches_per_layer = 3;
+      if (strategy == Strategy::kHybrid && policy == CachePolicy::kLru) {  // a promotion in one layer of four
+        config.promote_bytes_per_layer = tiny().weights->formats.expert_bytes_max / 4;
+      }
       Engine engine(tiny(), config, kPlenty);
       engine.set_routing(trace);
       run_by_steps(engine, std::vector<int32_t>{7}, 40);
@@ -187,7 +190,8 @@ TEST_CASE("look-ahead: counters equal a walk of the slot table over the forced t
       plan.reserve(top_k);
       std::vector<ExpertSlot> copies;
       EngineCounters want;
-      const auto promotions = static_cast<int>(config.promote_bytes_per_layer / engine.formats().expert_bytes_max);
+      const auto promotions =
+          PromotionRate::of_bytes(config.promote_bytes_per_layer, engine.formats().expert_bytes_max);
       for (int64_t token = 0; token < static_cast<int64_t>(got.decode_steps); ++token) {
         for (int layer = 0; layer < layers; ++layer) {
           std::vector<int> distinct(trace->at(token, layer).begin(), trace->at(token, layer).end());

@@ -47,11 +47,11 @@ void print_cell(const Geometry& g, const char* preset, const RoutingTrace& trace
   options.fetch_of_misses = share(g.top_k, 1, 2);
   both(half);
   options.fetch_of_misses = share(g.top_k, 0, 1);
-  options.max_promotions = 1;
+  options.promotions = 1;
   both(cpu);
   std::printf(" %6.1f %6.1f  %6.1f %6.1f ", half[0], half[1], cpu[0], cpu[1]);
   options.fetch_of_misses = share(g.top_k, 1, 1);
-  options.max_promotions = 0;
+  options.promotions = 0;
   for (const int prefetches : {1, 2, 4}) {
     options.max_prefetches = prefetches;
     options.discard_steps = trace.tokens / 4;

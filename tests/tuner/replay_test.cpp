@@ -38,7 +38,7 @@ NaiveResult simulate(const std::vector<const RoutingTrace*>& traces, const Repla
       }
       std::vector<int> ids;
       for (const auto& [expert, count] : picks) ids.push_back(expert);
-      const LayerPlan plan = table.plan(layer, ids, options.fetch_of_misses, options.max_promotions);
+      const LayerPlan plan = table.plan(layer, ids, options.fetch_of_misses, options.promotions);
       std::vector<int> predicted;
       for (int rank = 0; layer + 1 < shape.layers && rank < shape.predictions; ++rank) {
         for (const RoutingTrace* trace : traces) {
@@ -75,37 +75,58 @@ SplitTable share(int size, double part) {
 
 }  // namespace
 
-TEST_CASE("a cache that promotions fill slowly is full before steps are counted, where that is asked for") {
-  constexpr int kLayers = 3, kExperts = 24, kTopK = 4, kTokens = 12;
+TEST_CASE("a cache that promotions fill slowly is full before steps are counted, and not by those steps") {
+  constexpr int kLayers = 3, kExperts = 24, kTopK = 4, kTokens = 24, kHalf = kTokens / 2, kDiscard = 3;
+  constexpr int64_t kSlots = 60;
   const RoutingTrace trace = generate_trace("uniform", kLayers, kExperts, kTopK, kTokens, 7, 0);
-  const auto repeated = [&](int times) {
-    RoutingTrace longer = trace;
-    longer.tokens = times * kTokens;
-    for (int i = 1; i < times; ++i) longer.ids.insert(longer.ids.end(), trace.ids.begin(), trace.ids.end());
-    return longer;
+  // The discarded steps, the first half so many times, and the second.
+  const auto walked = [&](int halves, bool second) {
+    RoutingTrace walk = trace;
+    walk.ids.clear();
+    const auto add = [&](int64_t begin, int64_t end) {
+      for (int64_t token = begin; token < end; ++token) {
+        for (int layer = 0; layer < kLayers; ++layer) {
+          const auto ids = trace.at(token, layer);
+          walk.ids.insert(walk.ids.end(), ids.begin(), ids.end());
+        }
+      }
+    };
+    add(0, kDiscard);
+    for (int i = 0; i < halves; ++i) add(0, kHalf);
+    if (second) add(kHalf, kTokens);
+    walk.tokens = static_cast<int64_t>(walk.ids.size()) / (kLayers * kTopK);
+    return walk;
   };
-  ReplayOptions options{60, share(kTopK, 0), 1, false, 3};
+  ReplayOptions options{kSlots, share(kTopK, 0), 1, false, kDiscard};
   const ReplayResult cold = replay({{&trace, 0, kTokens}}, options);
   // Passes after which the naive simulator's cache is full: one promotion a layer and step are 36 of 60 in the first.
   int passes = 1;
   for (;; ++passes) {
-    const RoutingTrace longer = repeated(passes);
+    const RoutingTrace walk = walked(passes, false);
     ReplayOptions whole = options;
     whole.discard_steps = 0;
-    if (simulate({&longer}, whole).cached.size() == 60) break;
+    if (simulate({&walk}, whole).cached.size() == kSlots) break;
     REQUIRE(passes < kMaxFillPasses);
   }
   CHECK(passes > 1);
   options.fill_first = true;
   const ReplayResult warm = replay({{&trace, 0, kTokens}}, options);
-  const RoutingTrace longer = repeated(passes + 1);
+  const RoutingTrace walk = walked(passes + 1, true);
   ReplayOptions last = options;
-  last.discard_steps = passes * kTokens;
-  const NaiveResult want = simulate({&longer}, last);
-  CHECK(warm.steps == kTokens);
+  last.discard_steps = walk.tokens - kHalf;
+  const NaiveResult want = simulate({&walk}, last);
+  CHECK(warm.steps == kHalf);
   CHECK(warm.misses_histogram == want.misses);
   CHECK(warm.hit_rate == doctest::Approx(static_cast<double>(want.hits) / static_cast<double>(want.experts)));
   CHECK(warm.hit_rate > cold.hit_rate + 0.1);
+  // A fraction of a promotion would take a hundred passes: filled by whole ones, and counted as asked.
+  options.promotions = PromotionRate::one_in(16);
+  const ReplayResult slow = replay({{&trace, 0, kTokens}}, options);
+  CHECK(std::count(slow.content.key_of_slot.begin(), slow.content.key_of_slot.end(), -1) == 0);
+  int64_t promoted = 0;
+  for (const WeightedCounts& entry : slow.distribution) promoted += entry.times * entry.counts.promoted;
+  CHECK(promoted >= 1);
+  CHECK(promoted <= kHalf * kLayers / 16 + 1);
   // Where fetches filled it in time nothing changes; where every expert ever used has a slot, free ones stay.
   for (const int64_t slots : {int64_t{20}, int64_t{kLayers * kExperts}}) {
     ReplayOptions fetching{slots, share(kTopK, 1), 0, false, 8};

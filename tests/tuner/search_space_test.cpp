@@ -44,9 +44,11 @@ double exhaustive(const SearchInput& input) {
   consider(Strategy::kCpu, {0, constant_share(size, 0), 0, false, 0});
   for (const int64_t slots : {bounds.max, bounds.max / 2, bounds.min}) {
     consider(Strategy::kOffload, {slots, constant_share(size, 1), 0, false, 0});
-    for (int p = 1; p <= kMaxPromotions; ++p) consider(Strategy::kCpu, {slots, constant_share(size, 0), p, false, 0});
-    for (const Policy& policy : hybrid_policies(hybrid_splits(input, input.models[0], size))) {
-      consider(Strategy::kHybrid, {slots, policy.fetch_of_misses, policy.max_promotions, false, 0});
+    for (const PromotionRate promotions : kPromotionRates) {
+      consider(Strategy::kCpu, {slots, constant_share(size, 0), promotions, false, 0});
+    }
+    for (const Policy& policy : hybrid_policies(hybrid_splits(input, input.models[0], size), SearchBench::kTopK)) {
+      consider(Strategy::kHybrid, {slots, policy.fetch_of_misses, policy.promotions, false, 0});
     }
   }
   return best;
@@ -112,28 +114,35 @@ TEST_CASE("other policies: the best of every other promotion budget, then the be
   Predictor predictor(bench.input);
   ReplayBudget budget(predictor);
   const int size = predictor.max_distinct();
-  const std::vector<Policy> all = hybrid_policies(hybrid_splits(bench.input, bench.input.models[0], size));
+  const std::vector<Policy> all =
+      hybrid_policies(hybrid_splits(bench.input, bench.input.models[0], size), SearchBench::kTopK);
   const CandidateSpec base{Strategy::kHybrid, 0, 2, {40, {}, 0, false, 0}, FetchMechanism::kSm};
   const auto score = [&](const Policy& policy) {
     CandidateSpec spec = base;
     spec.use.fetch_of_misses = policy.fetch_of_misses;
-    spec.use.max_promotions = policy.max_promotions;
+    spec.use.promotions = policy.promotions;
     return predictor.score(spec);
   };
   const Policy first = best_policies(predictor, budget, base, all, {FetchMechanism::kSm})[0];
   const std::vector<Policy> others = other_policies(predictor, budget, base, all, first);
   REQUIRE(others.size() == kOtherPolicies);
-  std::set<int> budgets = {first.max_promotions};
+  std::set<PromotionRate> budgets = {first.promotions}, rates;
+  for (const Policy& policy : all) {
+    if (is_hybrid({40, policy.fetch_of_misses, policy.promotions, false, 0},
+                  predictor.replays({40, policy.fetch_of_misses, policy.promotions, false, 0}))) {
+      rates.insert(policy.promotions);
+    }
+  }
   for (size_t i = 0; i < others.size(); ++i) {
     CHECK(!(others[i] == first));
     CHECK(score(others[i]) <= score(first));
-    const bool is_new = budgets.insert(others[i].max_promotions).second;
-    CHECK(is_new == (i < 2));  // budgets are 0, 1 and 2
+    const bool is_new = budgets.insert(others[i].promotions).second;
+    CHECK(is_new == (i + 1 < rates.size()));
     for (const Policy& policy : all) {
-      if (!is_new || policy.max_promotions != others[i].max_promotions) continue;
+      if (!is_new || policy.promotions != others[i].promotions) continue;
       CandidateSpec spec = base;
       spec.use.fetch_of_misses = policy.fetch_of_misses;
-      spec.use.max_promotions = policy.max_promotions;
+      spec.use.promotions = policy.promotions;
       if (is_hybrid(spec.use, predictor.replays(spec.use))) CHECK(score(policy) <= score(others[i]));
     }
   }
@@ -246,6 +255,21 @@ TEST_CASE("a long trace is cut to a stated number of uses, and no shorter than t
   CHECK(cut_sequences(split_trace(trace, 2), 2 * 4 * 4 * 50 - 1)[1].tokens == 49);
   CHECK(cut_sequences(split_trace(trace, 2), 1)[0].tokens == kLeastSteps);
   CHECK(cut_sequences(split_trace(trace, 100), 1)[0].tokens == 4);  // all it has
+}
+
+TEST_CASE("hybrid's promotion rates: none only where half of a token's experts missing make it fetch") {
+  const PromotionRate none = 0, few = PromotionRate::one_in(16), some = PromotionRate::one_in(4);
+  const auto rates_of = [](const SplitTable& table) {
+    std::vector<PromotionRate> rates;
+    for (const Policy& policy : hybrid_policies({table}, 4)) rates.push_back(policy.promotions);
+    return rates;
+  };
+  using Rates = std::vector<PromotionRate>;
+  CHECK(rates_of({0, 1, 1, 1, 1, 1, 1, 1, 1}) == Rates{none, 1, 2});  // whatever misses
+  CHECK(rates_of({0, 0, 1, 1, 1, 1, 1, 1, 1}) == Rates{none, few, some, 1, 2});
+  CHECK(rates_of({0, 0, 0, 1, 1, 1, 1, 1, 1}) == Rates{few, some, 1, 2});  // two misses of four could stay
+  CHECK(rates_of({0, 0}) == Rates{few, some, 1, 2});
+  CHECK(rates_of({0, 1}) == Rates{none, 1, 2});  // a table of one expert
 }
 
 }  // namespace ft

@@ -61,7 +61,7 @@ cuda::PlanArgs CudaMoe::plan_of(const CudaMoeCall& call) const {
   const Arms arms = arms_of(call);
   plan.queue = queue_;
   plan.victims = victim_search(call).to;
-  if (arms.promotions) plan.max_promotions = static_cast<int>(config_.promote_bytes_per_layer / layout.bytes);
+  if (arms.promotions) plan.promotions = PromotionRate::of_bytes(config_.promote_bytes_per_layer, layout.bytes);
   if (call.placement == cuda::Placement::kTable && call.predicted != nullptr) {
     plan.predicted = call.predicted;
     plan.predicted_ranks = cuda::kMaxPlanTopK;
@@ -92,7 +92,7 @@ CudaMoe::Arms CudaMoe::arms_of(const CudaMoeCall& call) const {
   arms.slots = slots;
   arms.fetches = slots && (given || strategy == Strategy::kOffload || strategy == Strategy::kHybrid);
   arms.cpu = given || !slots || strategy == Strategy::kCpu || strategy == Strategy::kHybrid;
-  arms.promotions = slots && arms.cpu && (given || config_.promote_bytes_per_layer >= bank_.layout(call.layer).bytes);
+  arms.promotions = slots && arms.cpu && (given || config_.promote_bytes_per_layer > 0);
   arms.prefetches = slots && config_.look_ahead != LookAhead::kOff;
   return arms;
 }
