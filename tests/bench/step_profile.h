@@ -37,8 +37,29 @@ inline constexpr std::string_view kBesideOthers = "copier_kernel";
 // A step is everything between two kernels that are more than `gap_ns` apart, which the host's own work is: steps of
 // another number of kernels than the median are left out. Empty without kernels.
 StepProfile profile_steps(std::vector<KernelSpan> kernels, uint64_t gap_ns);
+// Of steps that were traced one by one, whatever gaps they have. Rows are kernels with their template arguments: one
+// template makes all products of a prompt.
+StepProfile profile_apart(std::vector<std::vector<KernelSpan>> steps);
 
 // Without namespaces, template arguments and parameters.
 std::string readable_kernel_name(std::string_view name);
+// With template arguments, as the source has them but for enumerators, which are numbers: "product_kernel<3, 1>".
+std::string full_kernel_name(std::string_view name);
+
+// What a layer adds to a step.
+struct LayerRow {
+  std::string name;
+  double launches = 0;     // a layer
+  double duration_us = 0;  // median of one launch
+  double us = 0;           // a layer: exposed, and idle before it
+};
+struct LayerProfile {
+  std::vector<LayerRow> rows;  // largest first
+  double launches = 0;         // a layer
+  double us = 0;               // a layer: all of it
+  double rest_us = 0;          // of it in kernels that layers do not launch, as the head's: noise
+};
+// From models of which one has `layers` more layers. REQUIRES both profiles have names of one kind.
+LayerProfile profile_layer(const StepProfile& fewer, const StepProfile& more, int layers);
 
 }  // namespace ft::bench

@@ -79,9 +79,62 @@ TEST_CASE("steps of another length are left out; gaps at the bound do not split"
   CHECK(profile_steps(near, kGap - 1).steps == 2);
 }
 
+TEST_CASE("steps traced one by one stay apart, whatever gaps they have") {
+  std::vector<KernelSpan> with_gap = step_at(2'000'000);
+  for (size_t i = 2; i < with_gap.size(); ++i) with_gap[i].start_ns += 900'000, with_gap[i].end_ns += 900'000;
+  std::swap(with_gap[0], with_gap[3]);
+  const StepProfile profile = profile_apart({step_at(1'000'000), with_gap, {}});
+  CHECK(profile.steps == 2);
+  CHECK(profile.span_us == doctest::Approx((26 + 926) / 2.0));
+  CHECK(row_of(profile, "a").idle_before_us == doctest::Approx((4 + 904) / 2.0));
+  CHECK(profile_apart({}).steps == 0);
+  CHECK(profile_apart({{}}).steps == 0);
+}
+
+TEST_CASE("a layer is the difference of two models") {
+  // Of `layers` layers: 3 us of "first", then of each layer 10 us of "x", 2 us of nothing, and 5 and 7 us of "y".
+  const auto model = [](int layers) {
+    uint64_t at = 1000;
+    std::vector<KernelSpan> kernels = {{"first", at, at + 3'000}};
+    at += 3'000;
+    for (int i = 0; i < layers; ++i, at += 24'000) {
+      kernels.push_back({"x", at, at + 10'000});
+      kernels.push_back({"y", at + 12'000, at + 17'000});
+      kernels.push_back({"y", at + 17'000, at + 24'000});
+    }
+    return profile_apart({kernels});
+  };
+  const LayerProfile layer = profile_layer(model(2), model(6), 4);
+  CHECK(layer.us == doctest::Approx(24));
+  CHECK(layer.launches == doctest::Approx(3));
+  CHECK(layer.rest_us == doctest::Approx(0));
+  REQUIRE(layer.rows.size() == 2);
+  CHECK(layer.rows[0].name == "y");
+  CHECK(layer.rows[0].us == doctest::Approx(14));
+  CHECK(layer.rows[0].launches == doctest::Approx(2));
+  CHECK(layer.rows[0].duration_us == doctest::Approx(6));
+  CHECK(layer.rows[1].us == doctest::Approx(10));
+  // Of one without any of a layer's kernels, the whole is the difference.
+  CHECK(profile_layer(model(0), model(4), 4).us == doctest::Approx(24));
+}
+
 TEST_CASE("names are those of the source") {
   CHECK(readable_kernel_name("_ZN2ft4cuda12_GLOBAL__N_17gate_upILi4EEEvPKfi") == "gate_up");
   CHECK(readable_kernel_name("void ft::cuda::(anonymous namespace)::down_one<ft::Nvfp4, 8>(ft::Items)") == "down_one");
   CHECK(readable_kernel_name("merge") == "merge");
   CHECK(readable_kernel_name("").empty());
+  CHECK(full_kernel_name("_ZN2ft4cuda12_GLOBAL__N_17gate_upILi4EEEvPKfi") == "gate_up<4>");
+  CHECK(full_kernel_name("void ft::cuda::(anonymous namespace)::down_one<ft::Nvfp4, 8>(ft::Items)") ==
+        "down_one<Nvfp4, 8>");
+  CHECK(full_kernel_name("void ft::cuda::(anonymous namespace)::product_kernel<(ft::FormatId)3, "
+                         "(ft::cuda::(anonymous namespace)::Kind)1>(ft::cuda::Work)") == "product_kernel<3, 1>");
+  // As nvcc names a kernel of an unnamed namespace.
+  CHECK(full_kernel_name(
+            "_ZN2ft4cuda52_GLOBAL__N__84421d3c_19_prefill_products_cu_e66ca31c14product_kernelILNS_8FormatIdE3"
+            "ELNS1_4KindE1EEEvNS1_11ProductWorkE") == "product_kernel<3, 1>");
+  CHECK(full_kernel_name("void ft::attend<ft::cuda::Form<256, 256, (bool)1>, true>(ft::Args<1>)") ==
+        "attend<Form<256, 256, 1>, true>");
+  CHECK(full_kernel_name("ft::cuda::merge(ft::Items<4>)") == "merge");
+  CHECK(full_kernel_name("merge") == "merge");
+  CHECK(full_kernel_name("").empty());
 }

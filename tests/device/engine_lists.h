@@ -65,7 +65,7 @@ void test_compressed_sequences(Context& context);
 // engine_bench.cpp: where the time of a decode step goes; what prefetching gains
 void bench_engine(Context& context);
 void bench_look_ahead(Context& context);
-// families_bench.cpp: a layer of each kind
+// families_bench.cpp: a layer of each kind; which kernels take its time
 void bench_families(Context& context);
 void bench_families_profile(Context& context);
 

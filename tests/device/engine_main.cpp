@@ -1,4 +1,5 @@
-// device_test_engine [--bench [look-ahead | families]] [LIST ...]: the engine on a CUDA device; the lists are below.
+// device_test_engine [--bench [look-ahead | families | families-profile]] [LIST ...]: the engine on a CUDA device; the
+// lists are below.
 #include <algorithm>
 #include <bit>
 #include <filesystem>

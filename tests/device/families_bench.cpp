@@ -1,6 +1,6 @@
 // What a layer of each kind costs in the geometry of the families' models: decode steps with every expert in a slot,
 // and prompts. Synthetic weights, 64 experts a layer; a layer is the difference between models of six and of two. And
-// which kernels a step's time goes to (families-profile), traced through CUPTI.
+// which kernels the time of a decode step and of a prompt goes to (families-profile), traced through CUPTI.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -10,6 +10,7 @@
 
 #include "engine/runtime/cuda/device_weights.h"
 #include "kernels/base/clock.h"
+#include "kernels/formats/format.h"
 #include "tests/bench/step_profile.h"
 #include "tests/bench/step_trace.h"
 #include "tests/device/engine_lists.h"
@@ -18,6 +19,7 @@ namespace ft::device_test {
 namespace {
 
 constexpr int kThreads = 16;
+constexpr int kFewLayers = 2, kLayers = 6, kMore = kLayers - kFewLayers;
 constexpr int64_t kContext = 8192;
 constexpr int kPromptTokens = 2048;
 
@@ -32,6 +34,9 @@ const char* const kNvfp4 = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"
   "ignore": ["lm_head", "re:.*attn.*", "re:.*gate$", "re:.*router.*"]})";
 
 std::vector<Kind> kinds() {
+  const char* const qwen3 = R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": true, "rope_theta": 1000000.0})";
   const char* const qwen = R"({"model_type": "qwen3_5_moe_text", "hidden_size": 2048, "num_attention_heads": 16,
     "num_key_value_heads": 2, "head_dim": 256, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
     "num_experts": 64, "num_experts_per_tok": 8})";
@@ -58,7 +63,8 @@ std::vector<Kind> kinds() {
     "num_experts": 64, "num_experts_per_tok": 10, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
     "output_gate_type": "sigmoid", "hc_count": 4, "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_kv_heads": 1,
     "indexer_head_dim": 128, "indexer_budget": 2048, "indexer_compress_ratio": 4, "partial_rotary_factor": 0.25})";
-  return {{"Qwen3.6-35B-A3B delta net", qwen, "layer_types", "linear_attention"},
+  return {{"Qwen3-30B-A3B", qwen3, "layer_types", "full_attention"},
+          {"Qwen3.6-35B-A3B delta net", qwen, "layer_types", "linear_attention"},
           {"Qwen3.6-35B-A3B attention", qwen, "layer_types", "full_attention"},
           {"gpt-oss-120b sliding", oss, "layer_types", "sliding_attention"},
           {"gpt-oss-120b full", oss, "layer_types", "full_attention"},
@@ -117,6 +123,12 @@ struct Times {
   double short_step = 0, long_step = 0, four_steps = 0, prompt = 0;
 };
 
+void run_prompt(Engine& engine, const std::vector<int32_t>& ids) {
+  const int sequence = engine.open_sequence();
+  engine.prefill(sequence, ids);
+  engine.close_sequence(sequence);
+}
+
 Times times_of(const Kind& kind, int layers) {
   const LoadedModel model = load(kind, layers);
   const std::unique_ptr<Engine> made = engine_of(model);
@@ -126,12 +138,59 @@ Times times_of(const Kind& kind, int layers) {
   times.long_step = median_us(40, [&] { engine.run_dense_step(1, kContext); });
   times.four_steps = median_us(40, [&] { engine.run_dense_step(4, 1024); });
   const std::vector<int32_t> ids = some_ids(kPromptTokens, engine.geometry().vocab, 1);
-  times.prompt = median_us(5, [&] {
-    const int sequence = engine.open_sequence();
-    engine.prefill(sequence, ids);
-    engine.close_sequence(sequence);
-  });
+  times.prompt = median_us(5, [&] { run_prompt(engine, ids); });
   return times;
+}
+
+// Where a decode step of one token at context 128 goes.
+void profile_decode(const Kind& kind, bench::StepTrace& trace, Engine& engine) {
+  constexpr int kSteps = 24;
+  constexpr uint64_t kGapNs = 20'000;  // between steps
+  trace.restart();
+  for (int i = 0; i < kSteps; ++i) engine.run_dense_step(1, 128);
+  const bench::StepProfile profile = bench::profile_steps(trace.kernels(), kGapNs);
+  std::printf("%s, %d layers and the head: %.0f us a step\n", kind.name, kLayers, profile.span_us);
+  for (const bench::ProfileRow& row : profile.rows) {
+    const double us = row.exposed_us + row.idle_before_us;
+    if (us < 1) break;
+    std::printf("  %-28s %5.0f launches of %8.2f us: %8.1f us a step\n", row.name.c_str(), row.launches,
+                row.duration_us, us);
+  }
+}
+
+bench::StepProfile trace_prompts(bench::StepTrace& trace, Engine& engine) {
+  constexpr int kPrompts = 3;
+  const std::vector<int32_t> ids = some_ids(kPromptTokens, engine.geometry().vocab, 1);
+  run_prompt(engine, ids);  // loads the kernels
+  std::vector<std::vector<bench::KernelSpan>> prompts;
+  for (int i = 0; i < kPrompts; ++i) {
+    trace.restart();
+    run_prompt(engine, ids);
+    prompts.push_back(trace.kernels());
+  }
+  return bench::profile_apart(std::move(prompts));
+}
+
+// us: a token and layer, in the order of the kernels' starts: what of each is not under an earlier one, and what
+// nothing runs before it.
+void print_prompt(const Kind& kind, const bench::StepProfile& few, const bench::StepProfile& many) {
+  if (few.steps == 0 || many.steps == 0) {
+    std::printf("%s, a prompt: the tracer saw no kernels\n", kind.name);
+    return;
+  }
+  const bench::LayerProfile layer = bench::profile_layer(few, many, kMore);
+  std::printf("%s, a prompt of %d: %d layers %.0f us, %d layers %.0f us; a layer %.0f launches, %.3f us a token\n",
+              kind.name, kPromptTokens, kFewLayers, few.span_us, kLayers, many.span_us, layer.launches,
+              layer.us / kPromptTokens);
+  const auto print = [&](const char* name, double us) {
+    std::printf("  %-40s %7.3f us a token %5.1f %%", name, us / kPromptTokens, 100 * us / layer.us);
+  };
+  for (const bench::LayerRow& row : layer.rows) {
+    print(row.name.c_str(), row.us);
+    std::printf("  %5.1f launches of %8.2f us\n", row.launches, row.duration_us);
+  }
+  print("(kernels that layers do not launch)", layer.rest_us);
+  std::printf("\n");
 }
 
 }  // namespace
@@ -142,10 +201,10 @@ void bench_families(Context&) {
   for (const Kind& kind : kinds()) {
     try {
       const double begin = now_seconds();
-      const Times two = times_of(kind, 2), six = times_of(kind, 6);
-      std::printf("%-28s | %7.1f %7.1f %7.1f | %.3f   (%.1f s)\n", kind.name, (six.short_step - two.short_step) / 4,
-                  (six.long_step - two.long_step) / 4, (six.four_steps - two.four_steps) / 4,
-                  (six.prompt - two.prompt) / 4 / kPromptTokens, now_seconds() - begin);
+      const Times two = times_of(kind, kFewLayers), six = times_of(kind, kLayers);
+      std::printf("%-28s | %7.1f %7.1f %7.1f | %.3f   (%.1f s)\n", kind.name, (six.short_step - two.short_step) / kMore,
+                  (six.long_step - two.long_step) / kMore, (six.four_steps - two.four_steps) / kMore,
+                  (six.prompt - two.prompt) / kMore / kPromptTokens, now_seconds() - begin);
     } catch (const Error& error) {
       std::printf("%-28s | %s\n", kind.name, error.what());
     }
@@ -154,27 +213,31 @@ void bench_families(Context&) {
 }
 
 void bench_families_profile(Context&) {
-  constexpr int kLayers = 6, kSteps = 24;
-  constexpr uint64_t kGapNs = 20'000;  // between steps
   bench::StepTrace trace;
   if (!trace.why_not().empty()) {
     std::printf("not run: %s\n", trace.why_not().c_str());
     return;
   }
+  std::printf("traced, which slows steps and prompts. Enumerators are numbers: of a product_kernel the format");
+  for (const FormatInfo& format : all_formats()) {
+    std::printf(" %d %s,", static_cast<int>(format.id), std::string(format.name).c_str());
+  }
+  std::printf(" then Kind of kernels/cuda/prefill_products.cu\n");
   for (const Kind& kind : kinds()) {
-    const LoadedModel model = load(kind, kLayers);
-    const std::unique_ptr<Engine> engine = engine_of(model);
-    trace.restart();
-    for (int i = 0; i < kSteps; ++i) engine->run_dense_step(1, 128);
-    const bench::StepProfile profile = bench::profile_steps(trace.kernels(), kGapNs);
-    std::printf("%s, %d layers and the head: %.0f us a step\n", kind.name, kLayers, profile.span_us);
-    for (const bench::ProfileRow& row : profile.rows) {
-      const double us = row.exposed_us + row.idle_before_us;
-      if (us < 1) break;
-      std::printf("  %-28s %5.0f launches of %8.2f us: %8.1f us a step\n", row.name.c_str(), row.launches,
-                  row.duration_us, us);
+    try {
+      bench::StepProfile many;
+      {
+        const LoadedModel model = load(kind, kLayers);
+        const std::unique_ptr<Engine> engine = engine_of(model);
+        profile_decode(kind, trace, *engine);
+        many = trace_prompts(trace, *engine);
+      }
+      const LoadedModel model = load(kind, kFewLayers);
+      print_prompt(kind, trace_prompts(trace, *engine_of(model)), many);
+    } catch (const Error& error) {
+      std::printf("%s: %s\n", kind.name, error.what());
     }
-    std::fflush(stdout);
+    std::fflush(stdout);  // who stops it sees what there was
   }
 }
 

@@ -65,7 +65,6 @@ class RegretTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "bin").mkdir()
-        (self.folder / "lib").mkdir()
         shutil.copy(ROOT / "scripts" / "regret", self.folder)
         program = self.folder / "bin" / "bench_regret"
         program.write_text(STAND_IN)
