@@ -321,6 +321,15 @@ std::string candidate_name(const Candidate& candidate) {
   return text;
 }
 
+std::string split_legend(const Profile& profile) {
+  const bool needed = std::any_of(profile.candidates.begin(), profile.candidates.end(),
+                                  [](const Candidate& c) { return c.split.starts_with(kSplitByChanges); });
+  if (!needed) return "";
+  return "split: of one layer's misses; \"fetch 1 more at 2, 5\" fetches none of 1, one of 2 to 4 and two of 5 or "
+         "more; "
+         "the CPU computes the others";
+}
+
 std::vector<std::string> point_names(const Conditions& conditions) {
   std::vector<std::string> names;
   for (const int64_t context : conditions.contexts) {

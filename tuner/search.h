@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine_config.h"
@@ -42,7 +43,7 @@ struct SearchInput {
 
 struct CandidatePrediction {
   EngineConfig config;
-  std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3; promote 1; prefetch 2; copy engine"
+  std::string split;  // for people: "fetch all", "fetch 1 more at 2, 5; promote 1; prefetch 2; copy engine"
   // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
   std::vector<double> tok_s, low, high;
   std::vector<double> hit_rate;                              // per batch
@@ -81,7 +82,9 @@ bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);
 // measured.
 SearchResult search(const SearchInput& input);
 
-// What of m misses is fetched, for people.
+// What of m misses is fetched, for people: "fetch at most 2" is one of one, two of two and more; "fetch 1 more at 2, 5"
+// is none of one, one of two to four, two of five and more. Tables of one size that differ read differently.
 std::string describe_split(const SplitTable& table, int max_promotions);
+inline constexpr std::string_view kSplitByChanges = "fetch 1 more at ";
 
 }  // namespace ft
