@@ -83,9 +83,12 @@ class Explainer {
     if (measured(*winner_) && d.gap > 0 && (d.gap > kStatedGap || d.gap < 1 / kStatedGap)) {
       std::string text =
           fmt::format("measured contradicts predicted: {} takes {:.2f}x the predicted time", winner_->strategy, d.gap);
-      if (d.missing_us_per_layer != 0) {
-        text += fmt::format(", {:.1f} us a MoE layer {} the cost model's", std::abs(d.missing_us_per_layer),
-                            d.missing_us_per_layer > 0 ? "more than" : "less than");
+      if (const double missing = d.missing_us_per_layer; missing != 0) {
+        // The factor is of all points, the time of the first one.
+        const bool agree = (missing > 0) == (d.gap > 1);
+        text += fmt::format("{}{} a MoE layer {} than the cost model's{}", agree ? ", " : " over all points, though ",
+                            microseconds(1e-6 * std::abs(missing)), missing > 0 ? "more" : "less",
+                            agree ? "" : " at the first");
       }
       out_.contradictions.push_back(text + "; the measured winner stands");
     }
@@ -100,9 +103,9 @@ class Explainer {
     const double lead = candidate_score(first->predicted_tok_s) / candidate_score(winner_->predicted_tok_s);
     const double behind = candidate_score(winner_->measured_tok_s) / candidate_score(first->measured_tok_s);
     if (lead < 1 + kTieFraction || behind < 1 + kTieFraction || !clearly_faster(*winner_, *first)) return;
-    out_.contradictions.push_back(fmt::format(
-        "the prediction ranked {} first, {:.0f} % ahead of {}; in the decode runs {} was {:.0f} % ahead, and stands",
-        first->strategy, 100 * (lead - 1), winner_->strategy, winner_->strategy, 100 * (behind - 1)));
+    out_.contradictions.push_back(
+        fmt::format("the prediction ranked {} first, {} ahead of {}; in the decode runs {} was {} ahead, and stands",
+                    first->strategy, percent_more(lead), winner_->strategy, winner_->strategy, percent_more(behind)));
   }
 
   void choice() {

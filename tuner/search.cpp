@@ -5,6 +5,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
+#include "tuner/explain_words.h"
 #include "tuner/predictor.h"
 #include "tuner/search_prune.h"
 #include "tuner/search_space.h"
@@ -242,10 +243,10 @@ class Search {
     std::rotate(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(chosen),
                 ranked.begin() + static_cast<std::ptrdiff_t>(chosen) + 1);
     for (size_t i = 1; i < ranked.size(); ++i) {
-      const double percent = 100 * (ranked[0].score / ranked[i].score - 1);
-      const std::string amount = std::to_string(std::llround(std::abs(percent))) + " %";
+      const double ratio = ranked[0].score / ranked[i].score;
+      const std::string amount = percent_more(ratio >= 1 ? ratio : 1 / ratio);
       ranked[i].verdict = is_tie(ranked[i], ranked[0]) ? "tie with the choice, which is not more complex"
-                          : percent >= 0               ? "predicted " + amount + " slower"
+                          : ratio >= 1                 ? "predicted " + amount + " slower"
                                                        : "predicted " + amount + " faster, within the interval";
     }
     ranked[0].verdict = result_.tie ? "chosen: tie with a faster prediction, and simpler" : "chosen";
