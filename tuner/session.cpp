@@ -20,6 +20,7 @@
 #include "tuner/condition_watch.h"
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
+#include "tuner/output_lock.h"
 #include "tuner/preflight.h"
 #include "tuner/recording.h"
 
@@ -81,6 +82,7 @@ class Tuning {
  public:
   Tuning(const TuneRequest& request, const LoadedModel& loaded)
       : request_(request),
+        lock_(request.output),
         progress_(request.budget_seconds),
         preflight_(make_preflight(request, loaded)),
         earlier_(request.resume ? earlier_samples() : std::nullopt),
@@ -344,6 +346,7 @@ class Tuning {
   }
 
   const TuneRequest& request_;
+  const OutputLock lock_;
   const double created_ = now_seconds();
   Progress progress_;
   LoadDisplay display_;
