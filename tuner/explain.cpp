@@ -249,11 +249,11 @@ class Explainer {
           100 * disagrees_));
     }
     const char* tie = needed == 1 ? "" : needed < 1 ? ", as a tie stays with the simpler one" : ", as a tie goes to it";
+    const std::string lead = fmt::format("{:.3f}x", flip.lead), bound = fmt::format("{:.3f}x", needed);
     out_.change_basis = fmt::format(
-        "{} the choice is {:.3f}x as fast as the runner-up (geometric mean over all points); below {:.3f}x the "
-        "runner-up "
-        "is chosen{}",
-        winner.residual.empty() ? "by prediction" : "as measured", flip.lead, needed, tie);
+        "{} the choice is {} as fast as the runner-up (geometric mean over all points); below {} the runner-up is "
+        "chosen{}",
+        winner.residual.empty() ? "by prediction" : "as measured", lead, lead == bound ? "that" : bound, tie);
     if (flip.lead <= needed) {
       out_.missing.push_back(
           "what would have to change: nothing, the runner-up is ahead by more than a tie already; the intervals of the "
@@ -317,8 +317,9 @@ std::string candidate_name(const Candidate& candidate) {
   std::string text = fmt::format("{}, {} thread{}, {} slots", candidate.strategy, candidate.threads,
                                  candidate.threads == 1 ? "" : "s", candidate.slots);
   if (!candidate.split.empty()) text += ", " + candidate.split;
-  if (!candidate.fetch_mechanism.empty()) text += ", by " + candidate.fetch_mechanism;
-  if (candidate.max_prefetches_per_layer.value_or(0) > 0) {
+  const auto says = [&](std::string_view words) { return candidate.split.find(words) != std::string::npos; };
+  if (!candidate.fetch_mechanism.empty() && !says("; copy engine")) text += ", by " + candidate.fetch_mechanism;
+  if (candidate.max_prefetches_per_layer.value_or(0) > 0 && !says("; prefetch ")) {
     text += fmt::format(", {} ahead", *candidate.max_prefetches_per_layer);
   }
   return text;

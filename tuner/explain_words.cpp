@@ -56,6 +56,14 @@ Change change_of(double now, double then, Show show) {
 
 std::string percent(double share, int more) { return fmt::format("{:.{}f} %", 100 * share, more); }
 
+constexpr double kLeastTimes = 1.001;  // three decimals say it
+
+// A choice at the edge: no number of a profile is known that well.
+std::string nearly_words(const std::string& what, double now, const std::string& per, bool faster) {
+  return fmt::format("{} less than {:.1f} % {} than {}{}", what, 100 * (kLeastTimes - 1), faster ? "faster" : "slower",
+                     microseconds(now), per);
+}
+
 // Contentions are shares of the time alone.
 std::string contention_words(bool compute, double now, std::optional<double> factor) {
   const std::string subject =
@@ -89,11 +97,8 @@ std::string change_words(std::string_view name, Device device, double now, std::
   const double then = now * *factor;
   const bool faster = *factor < 1;
   const double times = std::max(*factor, 1 / *factor);
-  const std::string amount = fmt::format("{:.{}f}x {}", times,
-                                         times >= 1.1      ? 2
-                                         : times >= 1.0005 ? 3
-                                                           : 6,
-                                         faster ? "faster" : "slower");
+  if (times < kLeastTimes) return nearly_words(what, now, per, faster);
+  const std::string amount = fmt::format("{:.{}f}x {}", times, times < 1.1 ? 3 : 2, faster ? "faster" : "slower");
   const Change time = change_of(now, then, microseconds);
   const Change bandwidth = change_of(now, then, [&](double seconds, int more) {
     return fmt::format("{:.{}f}", expert_bytes / seconds * 1e-9, 1 + more);

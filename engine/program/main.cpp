@@ -238,10 +238,17 @@ void check_prompt(const TextModel& text, const CompletionRequest& request, int64
   throw Error(error.kind(), std::move(parts));
 }
 
+// A file that cannot be read is wrong usage, as a profile is.
+Json read_score_file(const std::string& path) try { return read_json_file(path); } catch (const Error& error) {
+  ErrorParts parts = error.parts();
+  parts.what = "--score refused, " + parts.what;
+  throw Error(ErrorKind::kUsage, std::move(parts));
+}
+
 Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   Inputs inputs;
   if (options.has("--score")) {
-    inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
+    inputs.score = parse_score_input(read_score_file(options.text("--score")), accepted.family->geometry().vocab,
                                      accepted.config.max_context, accepted.config.max_batch);
     const std::string output = options.text("--output");
     const WeightSource& source = accepted.config.weights;

@@ -246,6 +246,10 @@ class OptionTest(ProgramTest):
                 self.assertIn(name, names)
         self.assert_refused(run("ft-probe", "--probe", "stream,nope"), USAGE, "--probe is 'nope'", "allowed: stream, ")
         self.assert_refused(run("ft-probe", "--bogus"), USAGE, "--bogus")
+        for options, words in ((("--model", TINY_MOE, "--routing", "mixed"), "only with synthetic weights"),
+                               (("--weights", "synthetic"), "only with a model"),
+                               (("--packed-cache", self.folder), "only with a model")):
+            self.assert_refused(run("ft-probe", *options), USAGE, words, options[-2])
 
 
 if __name__ == "__main__":

@@ -264,6 +264,14 @@ class InterruptTest(TuneCase):
         self.tune("--resume", budget="2")
         self.assert_no_files(("profile.json",))
 
+    def test_in_the_first_probe(self):
+        """What --resume would measure again as a whole is not kept."""
+        code, out, last = self.interrupt("] stream", "--budget", "60", "--threads", "1")
+        self.assertEqual((code, out), (INTERRUPTED, ""))
+        self.assertIn("before the first probe was through, nothing is kept", last)
+        self.assertNotIn("--resume", last)
+        self.assert_no_files()
+
     def test_while_loading(self):
         """1.2 GiB of weights take long enough to be met while they are made."""
         large = synthetic_model("large", hidden_size=1024, num_hidden_layers=24, num_experts=64, moe_intermediate_size=128)
