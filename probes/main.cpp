@@ -62,7 +62,23 @@ ExpertShape shape_of(const std::string& text) {
   return {*format, side(text, sides[0]), side(text, sides[1])};
 }
 
+// What would be ignored: the user believes in it.
+void check_weight_options(const ParsedOptions& options) {
+  const bool synthetic = options.synthetic_seed("--weights").has_value();
+  if (options.has("--routing") && !synthetic) {
+    throw Error(ErrorKind::kUsage, {.what = "--routing has an effect only with synthetic weights: a checkpoint's own "
+                                            "router chooses its experts",
+                                    .action = "add --weights synthetic or leave --routing out"});
+  }
+  for (const char* name : {"--weights", "--packed-cache"}) {
+    if (!options.has(name) || options.has("--model")) continue;
+    throw Error(ErrorKind::kUsage,
+                {.what = std::string(name) + " has an effect only with a model", .action = "add --model DIR"});
+  }
+}
+
 ProbeSessionOptions session_options(const ParsedOptions& options) {
+  check_weight_options(options);
   ProbeSessionOptions session;
   session.weights.model_path = options.optional_text("--model").value_or("");
   const auto seed = options.synthetic_seed("--weights");

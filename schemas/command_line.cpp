@@ -51,6 +51,14 @@ std::string_view nearest_option(const ProgramSpec& program, std::string_view nam
               {.what = std::move(what), .allowed = allowed_values(spec), .path = std::string(spec.name)});
 }
 
+// What somebody meets who starts a program to see what it does.
+[[noreturn]] void refuse_missing(const ProgramSpec& program, const OptionSpec& spec) {
+  throw Error(ErrorKind::kUsage, {.what = "required option missing",
+                                  .action = "give " + std::string(spec.name) + " " + std::string(spec.value_name) +
+                                            ", see " + std::string(program.name) + " --help",
+                                  .path = std::string(spec.name)});
+}
+
 [[noreturn]] void refuse_positional(const ProgramSpec& program, std::string_view argument) {
   throw Error(ErrorKind::kUsage, {.what = "unexpected argument",
                                   .value = std::string(argument),
@@ -93,7 +101,7 @@ void take_results(const ProgramSpec& program, const std::vector<CLI::Option*>& o
     const OptionSpec& spec = program.options[i];
     const size_t count = options[i]->count();
     if (count == 0) {
-      if (spec.required) refuse_option("required option missing", spec);
+      if (spec.required) refuse_missing(program, spec);
       continue;
     }
     if (spec.kind == OptionKind::kFlag) {

@@ -15,7 +15,8 @@ constexpr OptionSpec kPackedCache = {
     .value_name = "DIR",
     .help =
         "Keeps the packed weights in DIR, made if it is not there: the first start writes one file per model, as "
-        "large as its expert banks and dense matrices (--dry-run says how large), later ones read it instead of "
+        "large as its expert banks and dense matrices (--dry-run of ft-tune and ft-engine says how large), later ones "
+        "read it instead of "
         "the checkpoint. A file that is damaged or of a changed checkpoint is replaced; a DIR that is there but "
         "full or not writable costs a warning, not the start. Files are never removed."};
 

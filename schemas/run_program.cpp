@@ -87,7 +87,7 @@ int run_program(const ProgramSpec& program, std::string_view build, int argc, co
       known += (known.empty() ? "" : ", ") + std::string(word);
     }
     return report(program,
-                  "unknown command: '" + std::string(argv[1]) + "'; allowed: " + known + ", or options only; see " +
+                  "unknown command: '" + printable(argv[1]) + "'; allowed: " + known + ", or options only; see " +
                       std::string(program.name) + " --help",
                   kExitUsage);
   }

@@ -61,6 +61,10 @@ class Check {
                            machine_.host.cpus);
     }
     for (const Error& refusal : check_.refusals) report_.refusals.emplace_back(refusal.what());
+    if (!machine_.text_refusal.empty()) {
+      report_.refusals.push_back(machine_.text_refusal);
+      add("model.text", "", "", FieldState::kRefused);
+    }
     threads();
     if (machine_.model) lengths();
     memory();

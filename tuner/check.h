@@ -20,6 +20,7 @@ struct CheckedMachine {
   std::string device_refusal;  // why the device that serves cannot be used; empty: it can
   std::optional<ServedModel> model;
   std::string model_refusal;  // why there is no model
+  std::string text_refusal;   // why its tokenizer or chat template cannot be used; empty: they can, or are not there
 };
 
 enum class FieldState { kFits, kDiffers, kRefused, kUnchecked };

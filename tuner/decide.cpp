@@ -9,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
+#include "tuner/explain_words.h"
 #include "tuner/measurements.h"
 #include "tuner/prediction.h"
 
@@ -182,8 +183,9 @@ class Decider {
   // Over the points whose context was filled: decoding at another one than was predicted says nothing of the model.
   struct Gap {
     int points = 0;
-    double factor = 1;      // measured over predicted time
-    double missing_us = 0;  // of a step at the first such point
+    double factor = 1;        // measured over predicted time
+    double first_factor = 1;  // the same at the first such point, which may lie on the other side of 1
+    double missing_us = 0;    // of a step there
     bool is_stated() const { return factor > kStatedGap || factor < 1 / kStatedGap; }
   };
   Gap gap_of(const Measured& entry) const {
@@ -195,6 +197,7 @@ class Decider {
       const double measured = median(entry.points[p]->values);
       if (gap.points++ == 0) {
         const auto batch = static_cast<double>(input_.batches[p % input_.batches.size()]);
+        gap.first_factor = predicted[p] / measured;
         gap.missing_us = 1e6 * batch * (1 / measured - 1 / predicted[p]);
       }
       sum += std::log(predicted[p] / measured);
@@ -206,6 +209,16 @@ class Decider {
     return gap.is_stated() && input_.moe_layers > 0 ? gap.missing_us / input_.moe_layers : 0;
   }
 
+  // "measured time is 1.40x the predicted one (+72.1 us a MoE layer at the first point)".
+  std::string gap_words(const Gap& gap) const {
+    const double missing = missing_us_per_layer(gap);
+    const std::string time = (missing < 0 ? "-" : "+") + microseconds(1e-6 * std::abs(missing)) + " a MoE layer";
+    const bool agree = (gap.factor > 1) == (gap.first_factor > 1);
+    return fmt::format("measured time is {:.2f}x the predicted one ({})", gap.factor,
+                       agree ? time + " at the first point"
+                             : fmt::format("over all points; {:.3f}x at the first, {}", gap.first_factor, time));
+  }
+
   void state_gap(const Measured& best) {
     Decision& d = result_.decision;
     const Gap gap = gap_of(best);
@@ -213,10 +226,8 @@ class Decider {
     if (gap.points == 0) d.warnings.push_back("the prediction was not checked: the budget filled no context");
     d.missing_us_per_layer = missing_us_per_layer(gap);
     if (gap.is_stated()) {
-      d.warnings.push_back(fmt::format(
-          "measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the first point): the cost "
-          "model does not explain this machine; the measured winner stands",
-          d.gap, d.missing_us_per_layer));
+      d.warnings.push_back(gap_words(gap) +
+                           ": the cost model does not explain this machine; the measured winner stands");
     }
     // A loser that was predicted well off is the same misfit: the prediction might have chosen it.
     for (const Measured& entry : measured_) {
@@ -224,9 +235,7 @@ class Decider {
       if (entry.ranked == best.ranked || !other.is_stated()) continue;
       const EngineConfig& config = ranked_[entry.ranked].config;
       d.warnings.push_back(
-          fmt::format("{} with {} threads: measured time is {:.2f}x the predicted one ({:+.0f} us a MoE layer at the "
-                      "first point)",
-                      strategy_name(config.strategy), config.threads, other.factor, missing_us_per_layer(other)));
+          fmt::format("{} with {} threads: {}", strategy_name(config.strategy), config.threads, gap_words(other)));
     }
   }
 
@@ -331,9 +340,9 @@ class Decider {
     const Measured* best = measured_of(result_.chosen);
     if (mine == nullptr || best == nullptr) {
       const double ratio = ranked_[index].score / ranked_[result_.chosen].score;
-      if (ratio <= 1) return fmt::format("predicted {:.0f} % slower", 100 * (1 / ratio - 1));
+      if (ratio <= 1) return "predicted " + percent_more(1 / ratio) + " slower";
       const bool cut = std::find(input_.measured.begin(), input_.measured.end(), index) != input_.measured.end();
-      return fmt::format("predicted {:.0f} % faster, {}", 100 * (ratio - 1),
+      return fmt::format("predicted {} faster, {}", percent_more(ratio),
                          cut ? "its decode runs were cut off" : "not run: another of its strategy was");
     }
     if (tied(*mine, *best)) {
@@ -342,10 +351,10 @@ class Decider {
                                                    : "tie with the choice, which is not more complex";
     }
     if (mine->score > best->score) {
-      return fmt::format("measured {:.0f} % faster, within the interval of the fastest",
-                         100 * (mine->score / best->score - 1));
+      return fmt::format("measured {} faster, within the interval of the fastest",
+                         percent_more(mine->score / best->score));
     }
-    return fmt::format("measured {:.0f} % slower", 100 * (best->score / mine->score - 1));
+    return "measured " + percent_more(best->score / mine->score) + " slower";
   }
 
   void add_measured(size_t index, Candidate& candidate) const {

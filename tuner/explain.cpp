@@ -10,6 +10,7 @@
 #include "tuner/explain_words.h"
 #include "tuner/flip.h"
 #include "tuner/search.h"
+#include "tuner/split_words.h"
 
 namespace ft {
 namespace {
@@ -83,9 +84,12 @@ class Explainer {
     if (measured(*winner_) && d.gap > 0 && (d.gap > kStatedGap || d.gap < 1 / kStatedGap)) {
       std::string text =
           fmt::format("measured contradicts predicted: {} takes {:.2f}x the predicted time", winner_->strategy, d.gap);
-      if (d.missing_us_per_layer != 0) {
-        text += fmt::format(", {:.1f} us a MoE layer {} the cost model's", std::abs(d.missing_us_per_layer),
-                            d.missing_us_per_layer > 0 ? "more than" : "less than");
+      if (const double missing = d.missing_us_per_layer; missing != 0) {
+        // The factor is of all points, the time of the first one.
+        const bool agree = (missing > 0) == (d.gap > 1);
+        text += fmt::format("{}{} a MoE layer {} than the cost model's{}", agree ? ", " : " over all points, though ",
+                            microseconds(1e-6 * std::abs(missing)), missing > 0 ? "more" : "less",
+                            agree ? "" : " at the first");
       }
       out_.contradictions.push_back(text + "; the measured winner stands");
     }
@@ -100,9 +104,9 @@ class Explainer {
     const double lead = candidate_score(first->predicted_tok_s) / candidate_score(winner_->predicted_tok_s);
     const double behind = candidate_score(winner_->measured_tok_s) / candidate_score(first->measured_tok_s);
     if (lead < 1 + kTieFraction || behind < 1 + kTieFraction || !clearly_faster(*winner_, *first)) return;
-    out_.contradictions.push_back(fmt::format(
-        "the prediction ranked {} first, {:.0f} % ahead of {}; in the decode runs {} was {:.0f} % ahead, and stands",
-        first->strategy, 100 * (lead - 1), winner_->strategy, winner_->strategy, 100 * (behind - 1)));
+    out_.contradictions.push_back(
+        fmt::format("the prediction ranked {} first, {} ahead of {}; in the decode runs {} was {} ahead, and stands",
+                    first->strategy, percent_more(lead), winner_->strategy, winner_->strategy, percent_more(behind)));
   }
 
   void choice() {
@@ -246,11 +250,11 @@ class Explainer {
           100 * disagrees_));
     }
     const char* tie = needed == 1 ? "" : needed < 1 ? ", as a tie stays with the simpler one" : ", as a tie goes to it";
+    const std::string lead = fmt::format("{:.3f}x", flip.lead), bound = fmt::format("{:.3f}x", needed);
     out_.change_basis = fmt::format(
-        "{} the choice is {:.3f}x as fast as the runner-up (geometric mean over all points); below {:.3f}x the "
-        "runner-up "
-        "is chosen{}",
-        winner.residual.empty() ? "by prediction" : "as measured", flip.lead, needed, tie);
+        "{} the choice is {} as fast as the runner-up (geometric mean over all points); below {} the runner-up is "
+        "chosen{}",
+        winner.residual.empty() ? "by prediction" : "as measured", lead, lead == bound ? "that" : bound, tie);
     if (flip.lead <= needed) {
       out_.missing.push_back(
           "what would have to change: nothing, the runner-up is ahead by more than a tie already; the intervals of the "
@@ -314,11 +318,21 @@ std::string candidate_name(const Candidate& candidate) {
   std::string text = fmt::format("{}, {} thread{}, {} slots", candidate.strategy, candidate.threads,
                                  candidate.threads == 1 ? "" : "s", candidate.slots);
   if (!candidate.split.empty()) text += ", " + candidate.split;
-  if (!candidate.fetch_mechanism.empty()) text += ", by " + candidate.fetch_mechanism;
-  if (candidate.max_prefetches_per_layer.value_or(0) > 0) {
+  const auto says = [&](std::string_view words) { return candidate.split.find(words) != std::string::npos; };
+  if (!candidate.fetch_mechanism.empty() && !says("; copy engine")) text += ", by " + candidate.fetch_mechanism;
+  if (candidate.max_prefetches_per_layer.value_or(0) > 0 && !says("; prefetch ")) {
     text += fmt::format(", {} ahead", *candidate.max_prefetches_per_layer);
   }
   return text;
+}
+
+std::string split_legend(const Profile& profile) {
+  const bool needed = std::any_of(profile.candidates.begin(), profile.candidates.end(),
+                                  [](const Candidate& c) { return c.split.starts_with(kSplitByChanges); });
+  if (!needed) return "";
+  return "split: of one layer's misses; \"fetch 1 more at 2, 5\" fetches none of 1, one of 2 to 4 and two of 5 or "
+         "more; "
+         "the CPU computes the others";
 }
 
 std::vector<std::string> point_names(const Conditions& conditions) {

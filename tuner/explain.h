@@ -37,8 +37,10 @@ Explanation explain(const Profile& profile);
 // The chosen candidate, and the one that the decision names as runner-up; null: none.
 const Candidate* chosen_candidate(const Profile& profile);
 const Candidate* runner_up_candidate(const Profile& profile);
-// "hybrid, 16 threads, 1536 slots, fetch 1 of 2; promote 1".
+// "hybrid, 16 threads, 1536 slots, fetch at most 1; promote 1".
 std::string candidate_name(const Candidate& candidate);
+// How to read splits by changes (split_words.h: kSplitByChanges), when a candidate has one; else empty.
+std::string split_legend(const Profile& profile);
 // "context 128, 1 sequence", per (context, batch) in the order of the conditions.
 std::vector<std::string> point_names(const Conditions& conditions);
 // Geometric mean of the rates; 0 for an empty list.

@@ -113,6 +113,7 @@ std::string explain_text(const Profile& profile) {
   text += section("warnings", why.warnings);
   text += parts_text(profile);
   std::vector<std::string> others;
+  if (std::string legend = split_legend(profile); !legend.empty()) others.push_back(std::move(legend));
   for (const Candidate& candidate : profile.candidates) {
     if (!candidate.chosen) others.push_back(candidate_name(candidate) + ": " + candidate.verdict);
   }

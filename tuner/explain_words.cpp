@@ -39,26 +39,50 @@ const Words* words_of(std::string_view name) {
   return found == std::end(kWords) ? nullptr : found;
 }
 
-std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+struct Change {
+  std::string now, then;
+};
 
-std::string gigabytes(double expert_bytes, double seconds) {
-  return fmt::format("{:.1f}", expert_bytes / seconds * 1e-9);
+// As many decimals as it takes to see that they differ: a factor beside two equal numbers would contradict them.
+// `show`: (value, decimals more than usual) -> text.
+template <class Show>
+Change change_of(double now, double then, Show show) {
+  constexpr int kMostMore = 6;
+  Change change{show(now, 0), show(then, 0)};
+  for (int more = 1; more <= kMostMore && change.now == change.then; ++more)
+    change = {show(now, more), show(then, more)};
+  return change;
+}
+
+std::string percent(double share, int more) { return fmt::format("{:.{}f} %", 100 * share, more); }
+
+constexpr double kLeastTimes = 1.001;  // three decimals say it
+
+// A choice at the edge: no number of a profile is known that well.
+std::string nearly_words(const std::string& what, double now, const std::string& per, bool faster) {
+  return fmt::format("{} less than {:.1f} % {} than {}{}", what, 100 * (kLeastTimes - 1), faster ? "faster" : "slower",
+                     microseconds(now), per);
 }
 
 // Contentions are shares of the time alone.
 std::string contention_words(bool compute, double now, std::optional<double> factor) {
   const std::string subject =
       compute ? "copies slow the CPU's work beside them by " : "the CPU's work slows copies beside it by ";
-  return subject + percent(now) + (factor ? "; it would have to be " + percent(now * *factor) : "");
+  const Change change = change_of(now, now * factor.value_or(2), percent);
+  return subject + change.now + (factor ? "; it would have to be " + change.then : "");
 }
 
 }  // namespace
 
-std::string microseconds(double seconds) {
+std::string microseconds(double seconds, int more) {
   const double us = seconds * 1e6;
-  return us >= 99.95   ? fmt::format("{:.0f} us", us)
-         : us >= 9.995 ? fmt::format("{:.1f} us", us)
-                       : fmt::format("{:.2f} us", us);
+  const int decimals = us >= 99.95 ? 0 : us >= 9.995 ? 1 : us >= 0.0995 || us <= 0 ? 2 : us >= 0.00995 ? 4 : 6;
+  return fmt::format("{:.{}f} us", us, decimals + more);
+}
+
+std::string percent_more(double ratio) {
+  const double percent = 100 * (ratio - 1);
+  return percent < 0.5 ? "less than 1 %" : fmt::format("{:.0f} %", percent);
 }
 
 std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
@@ -72,17 +96,20 @@ std::string change_words(std::string_view name, Device device, double now, std::
   }
   const double then = now * *factor;
   const bool faster = *factor < 1;
-  const std::string amount = fmt::format("{:.{}f}x {}", faster ? 1 / *factor : *factor,
-                                         std::max(*factor, 1 / *factor) < 1.1 ? 3 : 2, faster ? "faster" : "slower");
-  std::string detail = fmt::format("{} -> {}{}", microseconds(now), microseconds(then), per);
+  const double times = std::max(*factor, 1 / *factor);
+  if (times < kLeastTimes) return nearly_words(what, now, per, faster);
+  const std::string amount = fmt::format("{:.{}f}x {}", times, times < 1.1 ? 3 : 2, faster ? "faster" : "slower");
+  const Change time = change_of(now, then, microseconds);
+  const Change bandwidth = change_of(now, then, [&](double seconds, int more) {
+    return fmt::format("{:.{}f}", expert_bytes / seconds * 1e-9, 1 + more);
+  });
+  std::string detail = fmt::format("{} -> {}{}", time.now, time.then, per);
   if (name == "s_f" && expert_bytes > 0) {
     return fmt::format("the {} would have to carry {} GB/s of experts instead of {}: {} ({})",
-                       device == Device::kCuda ? "link" : "copy thread", gigabytes(expert_bytes, then),
-                       gigabytes(expert_bytes, now), amount, detail);
+                       device == Device::kCuda ? "link" : "copy thread", bandwidth.then, bandwidth.now, amount, detail);
   }
   if (name == "s_c") {
-    if (expert_bytes > 0)
-      detail += fmt::format(", {} -> {} GB/s", gigabytes(expert_bytes, now), gigabytes(expert_bytes, then));
+    if (expert_bytes > 0) detail += fmt::format(", {} -> {} GB/s", bandwidth.now, bandwidth.then);
     return fmt::format("{} {} per expert ({})", what, amount, detail);
   }
   return fmt::format("{} {} ({})", what, amount, detail);

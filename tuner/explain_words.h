@@ -14,7 +14,9 @@ namespace ft {
 std::string change_words(std::string_view name, Device device, double now, std::optional<double> factor,
                          double expert_bytes);
 
-// "0.52 us", "32.0 us", "156 us".
-std::string microseconds(double seconds);
+// "0.0521 us", "0.52 us", "32.0 us", "156 us"; `more` decimals beside that.
+std::string microseconds(double seconds, int more = 0);
+// How much more than 1 the ratio, at least 1, is: "12 %", "less than 1 %".
+std::string percent_more(double ratio);
 
 }  // namespace ft

@@ -24,6 +24,7 @@ int run(const ParsedOptions& options) {
     log_info(fmt::format("device {}: {}", device_name(request.device), request.device_reason));
   }
   if (request.dry_run) {
+    if (!request.not_writable.empty()) log_warning("without --dry-run: " + request.not_writable);
     std::fputs(tune_dry_run(request).c_str(), stdout);
     return kExitDone;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/error.h"
+#include "tuner/split_words.h"
 #include "tuner/step_parts.h"
 
 namespace ft {

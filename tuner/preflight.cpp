@@ -14,7 +14,9 @@
 #include "engine/model/packed_cache.h"
 #include "engine/program/banner.h"
 #include "engine/program/identity.h"
+#include "engine/program/log.h"
 #include "engine/runtime/device.h"
+#include "engine/text/text_model.h"
 #include "kernels/base/error.h"
 
 namespace ft {
@@ -122,6 +124,14 @@ std::string slots_text(Strategy strategy, const Preflight& preflight) {
   return fmt::format("{}{} to {}", strategy == Strategy::kCpu ? "0, or " : "", bounds.min, bounds.max);
 }
 
+// A tuning that cannot be served is wasted: what a start of ft-engine refuses of tokenizer, chat template and defaults
+// is refused before anything is measured, and what it warns about is said.
+void check_text_model(const WeightSource& source, int64_t vocab) {
+  TextModel text = load_text_model(source.model_path);
+  if (source.synthetic) use_byte_tokenizer(text, vocab);
+  if (!text.missing.empty()) log_warning(text.missing);
+}
+
 }  // namespace
 
 Preflight make_preflight(const TuneRequest& request, const LoadedModel& loaded) {
@@ -139,6 +149,7 @@ Preflight make_preflight(const TuneRequest& request, const LoadedModel& loaded) 
   preflight.identity = {collect_host_identity(topology, cpus, preflight.gpu), collect_build_identity(),
                         collect_model_identity(*preflight.family, request.weights)};
   preflight.formats = inspect_formats(*preflight.family, request.weights);
+  check_text_model(request.weights, geometry.vocab);
   preflight.memory =
       probe_memory_inputs(preflight.options, with_loaded(detect_memory_budget(), loaded, request.device));
   preflight.base = probe_base_config(preflight.options, geometry, preflight.formats, cpus, preflight.memory);

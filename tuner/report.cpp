@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "tuner/explain.h"
+
 namespace ft {
 namespace {
 
@@ -74,7 +76,9 @@ std::string decision_table(const Profile& profile) {
   std::vector<Row> rows = {header(conditions)};
   const std::string share = share_asked(conditions);
   for (const Candidate& candidate : profile.candidates) rows.push_back(candidate_row(candidate, points, share));
-  std::string text = "decode rates are tokens per second over the whole batch, predicted > measured\n" + render(rows);
+  std::string text = "decode rates are tokens per second over the whole batch, predicted > measured\n";
+  if (const std::string legend = split_legend(profile); !legend.empty()) text += legend + "\n";
+  text += render(rows);
   const Decision& d = profile.decision;
   text += fmt::format("\nchoice: {}, {}", d.strategy, d.reason);
   if (!d.runner_up.empty()) {

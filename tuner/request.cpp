@@ -140,11 +140,15 @@ TuneRequest parse_tune_request(const ParsedOptions& options) {
   const InputPath inputs[] = {{"--model", request.weights.model_path},
                               {"--routing", request.weights.routing_preset},
                               {"--packed-cache", request.weights.packed_cache}};
-  for (const std::string& path : {request.output, samples_path(request.output)}) {
-    check_no_input("--output", path, inputs);
-    check_output("--output", path);
+  const std::string outputs[] = {request.output, samples_path(request.output)};
+  for (const std::string& path : outputs) check_no_input("--output", path, inputs);
+  try {
+    for (const std::string& path : outputs) check_output("--output", path);
+    if (options.has("--record")) check_record_folder(request.record);
+  } catch (const Error& error) {
+    if (!request.dry_run) throw;
+    request.not_writable = error.what();
   }
-  if (options.has("--record")) check_record_folder(request.record);
   return request;
 }
 

@@ -29,11 +29,12 @@ struct TuneRequest {
   std::optional<int> threads;
   bool resume = false;
   bool dry_run = false;
+  std::string not_writable;         // of a dry run: why a tuning with these options could not write; else empty
   std::vector<std::string> forced;  // options that pin a knob, as given: for the profile
 };
 
 // Asks for a GPU unless --device host. Throws Error(kUsage) for a device that is not there, options that contradict
-// each other, an output folder that is not there or cannot be written.
+// each other, an output folder that is not there or cannot be written (a dry run, which writes nothing, notes it).
 TuneRequest parse_tune_request(const ParsedOptions& options);
 
 // Where an interrupted run keeps its samples: beside the profile that it did not write.

@@ -1,11 +1,10 @@
 #include "tuner/search.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/base/error.h"
+#include "tuner/explain_words.h"
 #include "tuner/predictor.h"
 #include "tuner/search_prune.h"
 #include "tuner/search_space.h"
@@ -244,10 +243,10 @@ class Search {
     std::rotate(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(chosen),
                 ranked.begin() + static_cast<std::ptrdiff_t>(chosen) + 1);
     for (size_t i = 1; i < ranked.size(); ++i) {
-      const double percent = 100 * (ranked[0].score / ranked[i].score - 1);
-      const std::string amount = std::to_string(std::llround(std::abs(percent))) + " %";
+      const double ratio = ranked[0].score / ranked[i].score;
+      const std::string amount = percent_more(ratio >= 1 ? ratio : 1 / ratio);
       ranked[i].verdict = is_tie(ranked[i], ranked[0]) ? "tie with the choice, which is not more complex"
-                          : percent >= 0               ? "predicted " + amount + " slower"
+                          : ratio >= 1                 ? "predicted " + amount + " slower"
                                                        : "predicted " + amount + " faster, within the interval";
     }
     ranked[0].verdict = result_.tie ? "chosen: tie with a faster prediction, and simpler" : "chosen";
@@ -316,27 +315,5 @@ bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b) {
 }
 
 SearchResult search(const SearchInput& input) { return Search(input).run(); }
-
-std::string describe_promotions(PromotionRate promotions) {
-  const double experts = promotions.per_plan();
-  if (experts >= 1) return fmt::format("promote {:g}", experts);
-  const double layers = 1 / experts;
-  return fmt::format("promote 1 in {:.4g} layers", layers);
-}
-
-std::string describe_split(const SplitTable& table, PromotionRate promotions) {
-  bool all = true, none = true;
-  std::string parts;
-  constexpr size_t kShown = 4;  // misses that one layer commonly has
-  for (size_t m = 1; m < table.size(); ++m) {
-    all = all && table[m] == static_cast<int>(m);
-    none = none && table[m] == 0;
-    if (m <= kShown) parts += (m > 1 ? ", " : "fetch ") + std::to_string(table[m]) + " of " + std::to_string(m);
-  }
-  if (table.size() > kShown + 1) parts += ", ..";
-  std::string text = all ? "fetch all" : none ? "fetch none" : parts;
-  if (promotions.any()) text += "; " + describe_promotions(promotions);
-  return text;
-}
 
 }  // namespace ft

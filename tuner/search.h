@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine_config.h"
@@ -42,7 +43,7 @@ struct SearchInput {
 
 struct CandidatePrediction {
   EngineConfig config;
-  std::string split;  // for people: "fetch all", "fetch 1 of 2, 2 of 3; promote 1; prefetch 2; copy engine"
+  std::string split;  // for people: "fetch all", "fetch 1 more at 2, 5; promote 1; prefetch 2; copy engine"
   // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
   std::vector<double> tok_s, low, high;
   std::vector<double> hit_rate;                              // per batch
@@ -80,9 +81,5 @@ bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);
 // Throws Error(kFailed) when nothing can run (the message lists why), kUsage when a pinned thread count was not
 // measured.
 SearchResult search(const SearchInput& input);
-
-// What of m misses is fetched, for people.
-std::string describe_promotions(PromotionRate promotions);  // "promote 2", "promote 1 in 16 layers"
-std::string describe_split(const SplitTable& table, PromotionRate promotions);
 
 }  // namespace ft

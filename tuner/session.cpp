@@ -20,6 +20,7 @@
 #include "tuner/condition_watch.h"
 #include "tuner/machine_state.h"
 #include "tuner/measurements.h"
+#include "tuner/output_lock.h"
 #include "tuner/preflight.h"
 #include "tuner/recording.h"
 
@@ -81,6 +82,7 @@ class Tuning {
  public:
   Tuning(const TuneRequest& request, const LoadedModel& loaded)
       : request_(request),
+        lock_(request.output),
         progress_(request.budget_seconds),
         preflight_(make_preflight(request, loaded)),
         earlier_(request.resume ? earlier_samples() : std::nullopt),
@@ -216,7 +218,8 @@ class Tuning {
       record_.measurements.push_back(std::move(m));
     }
     earlier_findings_ = earlier.conditions.findings;
-    log_info(fmt::format("resuming: {} probes are done", done_.size()));
+    finished_ = done_.size();
+    log_info(fmt::format("resuming: {} probe{} done", finished_, finished_ == 1 ? " is" : "s are"));
   }
 
   // What is left of the budget is shared out among the probes that are still to come, by weight.
@@ -254,6 +257,7 @@ class Tuning {
     record_.conditions.findings = watch_.findings(placed_banks(context()), earlier_findings_);
     if (!cut) probe.verify(context());
     done_.insert(id);
+    if (!cut) ++finished_;
     // A profile follows `decode` at once, and --resume always runs it again.
     if (!cut && id != "decode") keep_samples();
   }
@@ -272,8 +276,8 @@ class Tuning {
 
   void stop_if_interrupted() {
     if (!interrupted()) return;
-    if (record_.measurements.empty()) {
-      throw Error(ErrorKind::kInterrupted, {.what = "interrupted before anything was measured"});
+    if (finished_ == 0) {
+      throw Error(ErrorKind::kInterrupted, {.what = "interrupted before the first probe was through, nothing is kept"});
     }
     const std::string path = samples_path(request_.output);
     record_.conditions.spent_seconds = progress_.spent();
@@ -344,6 +348,7 @@ class Tuning {
   }
 
   const TuneRequest& request_;
+  const OutputLock lock_;
   const double created_ = now_seconds();
   Progress progress_;
   LoadDisplay display_;
@@ -354,6 +359,7 @@ class Tuning {
   SampleRecord record_;
   std::set<std::string, std::less<>> done_;
   std::set<std::string, std::less<>> not_here_;  // probes that do not apply, `decode` aside
+  size_t finished_ = 0;                          // probes that --resume would not run again
   bool warned_ = false;
   int64_t throttled_at_start_ = 0;
   ConditionWatch watch_;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "kernels/base/error.h"
 #include "profiles/build_info.h"
 
 namespace ft {
@@ -23,8 +24,9 @@ void start_log(std::string_view level) {
 
 bool log_shows_info() { return spdlog::should_log(spdlog::level::info); }
 
-void log_debug(std::string_view text) { spdlog::debug("{}", text); }
-void log_info(std::string_view text) { spdlog::info("{}", text); }
-void log_warning(std::string_view text) { spdlog::warn("warning: {}", text); }
+// Whatever a line names (paths, a checkpoint's own texts) comes from outside.
+void log_debug(std::string_view text) { spdlog::debug("{}", printable(text, "\n")); }
+void log_info(std::string_view text) { spdlog::info("{}", printable(text, "\n")); }
+void log_warning(std::string_view text) { spdlog::warn("warning: {}", printable(text, "\n")); }
 
 }  // namespace ft

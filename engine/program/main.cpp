@@ -227,10 +227,28 @@ CompletionRequest prompt_request(const ParsedOptions& options, const TextModel& 
                                   text.defaults, 0);
 }
 
+// What a prompt is refused for names fields of a request; here an option was given.
+void check_prompt(const TextModel& text, const CompletionRequest& request, int64_t max_context) try {
+  encode_prompt(text, request, max_context);
+} catch (const Error& error) {
+  ErrorParts parts = error.parts();
+  if (parts.path != "messages" && parts.path != "prompt") throw;
+  parts.path = "--prompt";
+  parts.action = "shorten it or lower --max-tokens";
+  throw Error(error.kind(), std::move(parts));
+}
+
+// A file that cannot be read is wrong usage, as a profile is.
+Json read_score_file(const std::string& path) try { return read_json_file(path); } catch (const Error& error) {
+  ErrorParts parts = error.parts();
+  parts.what = "--score refused, " + parts.what;
+  throw Error(ErrorKind::kUsage, std::move(parts));
+}
+
 Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   Inputs inputs;
   if (options.has("--score")) {
-    inputs.score = parse_score_input(read_json_file(options.text("--score")), accepted.family->geometry().vocab,
+    inputs.score = parse_score_input(read_score_file(options.text("--score")), accepted.family->geometry().vocab,
                                      accepted.config.max_context, accepted.config.max_batch);
     const std::string output = options.text("--output");
     const WeightSource& source = accepted.config.weights;
@@ -240,7 +258,12 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
                               {"--routing", source.routing_preset},
                               {"--packed-cache", source.packed_cache}};
     check_no_input("--output", output, read);
-    check_output("--output", output);
+    try {
+      check_output("--output", output);
+    } catch (const Error& error) {
+      if (!options.flag("--dry-run")) throw;
+      log_warning(std::string("without --dry-run: ") + error.what());
+    }
     return inputs;
   }
   inputs.drift = watched(options, accepted);
@@ -251,7 +274,7 @@ Inputs read_inputs(const ParsedOptions& options, const Accepted& accepted) {
   }
   if (options.has("--prompt")) {
     inputs.request = prompt_request(options, inputs.text);
-    encode_prompt(inputs.text, *inputs.request, accepted.config.max_context);
+    check_prompt(inputs.text, *inputs.request, accepted.config.max_context);
   } else {
     check_listen_host(options.text("--host"));
   }

@@ -22,6 +22,22 @@ std::string readable_path(const std::string& path) {
   return is_root ? path.substr(0, path.size() - kRoot.size()) + "the whole file" : path;
 }
 
+// Bytes of the control character that `text` begins with, in UTF-8; 0: none.
+size_t control_bytes(std::string_view text) {
+  const auto byte = static_cast<unsigned char>(text[0]);
+  if (byte < 0x20 || byte == 0x7f) return 1;
+  const auto in = [&](size_t at, unsigned char low, unsigned char high) {
+    return at < text.size() && static_cast<unsigned char>(text[at]) >= low &&
+           static_cast<unsigned char>(text[at]) <= high;
+  };
+  if (byte == 0xc2 && in(1, 0x80, 0x9f)) return 2;  // U+0080 to U+009F
+  if (byte == 0xd8 && in(1, 0x9c, 0x9c)) return 2;  // U+061C, Arabic letter mark
+  if (byte != 0xe2) return 0;
+  const bool marks = in(1, 0x80, 0x80) && (in(2, 0x8e, 0x8f) || in(2, 0xa8, 0xae));  // U+200E, U+200F, U+2028 to U+202E
+  const bool isolates = in(1, 0x81, 0x81) && in(2, 0xa6, 0xa9);                      // U+2066 to U+2069
+  return marks || isolates ? 3 : 0;
+}
+
 }  // namespace
 
 std::string printable(std::string_view text, std::string_view keep) {
@@ -31,18 +47,10 @@ std::string printable(std::string_view text, std::string_view keep) {
     std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
     out += escaped;
   };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if ((byte < 0x20 || byte == 0x7f) && keep.find(text[i]) == std::string_view::npos) {
-      escape(byte);
-    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F in UTF-8
-      escape(byte);
-      escape(next);
-      ++i;
-    } else {
-      out += text[i];
-    }
+  for (size_t i = 0; i < text.size();) {
+    const size_t bytes = keep.find(text[i]) == std::string_view::npos ? control_bytes(text.substr(i)) : 0;
+    if (bytes == 0) out += text[i++];
+    for (const size_t end = i + bytes; bytes > 0 && i < end; ++i) escape(static_cast<unsigned char>(text[i]));
   }
   return out;
 }

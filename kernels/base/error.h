@@ -42,8 +42,9 @@ class Error : public std::runtime_error {
 // The root of a JSON file, "$", reads "the whole file".
 std::string format_error(const ErrorParts& parts);
 
-// Control characters as "\x1b", those of Unicode (U+0080 to U+009F) too: text that comes from a
-// file moves no cursor and forges no line of ours. `keep`: characters that stay, "\n" for text of several lines.
+// Control characters as "\x1b", those of Unicode too (U+0080 to U+009F; what turns the direction of writing, ends a
+// line or a paragraph): text that comes from a file moves no cursor, forges no line of ours and reads as it is stored.
+// `keep`: characters that stay, "\n" for text of several lines.
 std::string printable(std::string_view text, std::string_view keep = {});
 
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);

@@ -196,6 +196,11 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 }
 
 void check_output(std::string_view option, const std::string& path) {
+  if (path == "-") {  // elsewhere the standard output: here it would be a file that is hard to remove
+    throw Error(ErrorKind::kUsage, {.what = std::string(option) + " refused, it takes a file",
+                                    .value = path,
+                                    .allowed = "the name of a file, ./- for one that is called so"});
+  }
   try {
     check_writable(path);
   } catch (const Error& error) {

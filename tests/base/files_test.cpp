@@ -126,6 +126,9 @@ TEST_CASE("check_writable refuses what writing would refuse, and changes nothing
     }
   }
   CHECK(folder.entries() == 1);
+  CHECK_THROWS_WITH_AS(
+      ft::check_output("--json", "-"),
+      "--json refused, it takes a file: '-'; allowed: the name of a file, ./- for one that is called so", ft::Error);
 }
 
 TEST_CASE("symbolic links are followed, dangling ones refused") {

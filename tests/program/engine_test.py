@@ -26,6 +26,9 @@ class EngineTest(ProgramTest):
     def test_prompts_that_are_refused(self):
         profile = tiny_profile()
         self.assert_refused(run("ft-engine", "--profile", profile, "--prompt", b"a\xff"), USAGE, "--prompt", "UTF-8")
+        long = self.assert_refused(run("ft-engine", "--profile", profile, "--prompt", "a " * 20000), FAILED,
+                                   ": --prompt is '", "prompt tokens", "shorten it or lower --max-tokens")
+        self.assertNotIn("messages", long)
         for options in (("--prompt", "a " * 20000), ("--prompt", "a", "--max-tokens", "16777216")):
             self.assert_refused(run("ft-engine", "--profile", profile, *options), (FAILED, USAGE), "allowed: at most 4096")
 

@@ -12,7 +12,9 @@ from support import DONE, FAILED, HOST, NOT_WRITTEN, SECONDS, TINY_MOE, USAGE, P
 
 REGRESSED, INCOMPARABLE = 1, 3
 # Cursor, colour, window title, bell, a new line that looks like ours, DEL, CSI as one character.
-HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nregressed  fake/line\x7f\x9b31m\x00"[:-1]
+# The direction of writing turned, a line and a paragraph ended.
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nregressed  fake/line\x7f\x9b31m\u202e\u2067\u200f\u2028\x00"[:-1]
+TURNS = {chr(code) for code in (0x61c, 0x200e, 0x200f, *range(0x2028, 0x202f), *range(0x2066, 0x206a))}
 
 
 def strings_of(value, path=()):
@@ -88,7 +90,7 @@ class InputAsOutputTest(OutputCase):
 class TerminalTest(OutputCase):
     def assert_clean(self, done):
         for text in (done.stdout, done.stderr):
-            strange = sorted({c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\ufffd"})
+            strange = sorted({c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\ufffd" or c in TURNS})
             self.assertEqual(strange, [], text[:3000])
             self.assertFalse([line for line in text.splitlines() if line.startswith("regressed  fake/line")], text[:3000])
 
@@ -136,10 +138,18 @@ class TerminalTest(OutputCase):
         self.assertIn("\\x1b[2J", done.stderr)  # the banner shows it
 
     def test_names_on_the_command_line(self):
-        odd = self.folder / "a\x1b[2Jb.json"
+        odd = self.folder / "a\x1b[2J\u202eb.json"
         shutil.copy(self.profile(), odd)
         for words in (("explain", odd), ("check", odd), ("compare", odd, odd), ("report", odd, "-o", self.folder / "c\x1b[2J.html")):
             self.assert_clean(run("ft-tune", *words))
+        model = self.folder / "m\x1b[2J\u2067"
+        shutil.copytree(TINY_MOE, model)
+        for words in (("ft-tune", "--model", model / "none"), ("ft-tune", "--model", model, "--dry-run", "-o", odd / "x", *HOST),
+                      ("ft-tune", "a\x1b[2J"), ("ft-engine", "--profile", self.profile(), "--model", model, "--prompt", "a",
+                       "--max-tokens", "1"), ("ft-probe", "--model", model / "none"), ("ft-probe", "\x1b[2J\u202e")):
+            done = run(*words)
+            self.assertNotEqual(done.stderr, "")
+            self.assert_clean(done)
 
 
 class LostOutputTest(OutputCase):
@@ -222,9 +232,27 @@ class WordsTest(OutputCase):
 
     def test_the_advice_about_a_folder_says_folder(self):
         for place in ("/proc/none", f"{self.folder}/none/record"):
-            done = run("ft-tune", "--model", TINY_MOE, *HOST, "-o", self.folder / "p.json", "--record", place, "--dry-run")
-            error = self.assert_refused(done, USAGE, "--record refused", place, "folder")
+            words = ("ft-tune", "--model", TINY_MOE, *HOST, "-o", self.folder / "p.json", "--record", place)
+            error = self.assert_refused(run(*words), USAGE, "--record refused", place, "folder")
             self.assertNotIn("name a file", error)
+            dry = run(*words, "--dry-run")
+            self.assertEqual(dry.returncode, DONE, dry.stderr)
+            self.assertIn("warning: without --dry-run: --record refused", dry.stderr)
+
+    def test_a_dry_run_needs_no_place_to_write(self):
+        """It writes nothing; that what it stands for could not is a warning."""
+        scored = self.folder / "in.json"
+        scored.write_text(json.dumps({"input_ids": [1, 2, 3]}), encoding="utf-8")
+        for words in (("ft-tune", "--model", TINY_MOE, *HOST), ("ft-engine", "--profile", self.profile(), "--score", scored)):
+            for place in ("/proc/out", self.folder / "none" / "out", self.folder):
+                with self.subTest((words, place)):
+                    self.assert_refused(run(*words, "-o", place), USAGE, "--output refused", str(place))
+                    dry = run(*words, "-o", place, "--dry-run")
+                    self.assertEqual(dry.returncode, DONE, dry.stderr)
+                    self.assertIn("warning: without --dry-run: --output refused", dry.stderr)
+                    self.assertNotEqual(dry.stdout, "")
+        here = run("ft-tune", "--model", TINY_MOE, *HOST, "--dry-run", cwd="/proc")  # the default output
+        self.assertEqual(here.returncode, DONE, here.stderr)
 
 
 if __name__ == "__main__":

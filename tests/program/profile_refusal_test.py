@@ -5,7 +5,11 @@ import json
 import os
 import unittest
 
+<<<<<<< HEAD
 from support import DONE, FAILED, SCRATCH, TINY_MOE, USAGE, ProgramTest, run, tiny_profile, tune
+=======
+from support import DONE, FAILED, HOST, TINY_MOE, USAGE, ProgramTest, run, tiny_profile
+>>>>>>> w12-ux
 
 
 class ProfileTest(ProgramTest):
@@ -181,11 +185,24 @@ class ProfileTest(ProgramTest):
             with self.subTest(name):
                 (folder / name).unlink(missing_ok=True)
                 (folder / name).write_text(content, encoding="utf-8")
-                self.assert_refused(self.engine(self.text, "--model", folder), (FAILED, USAGE), words)
+                served = self.assert_refused(self.engine(self.text, "--model", folder), (FAILED, USAGE), words)
+                # A tuning that cannot be served is wasted: it says the same before it measures, and check agrees.
+                for more in ((), ("--dry-run",)):
+                    tuned = run("ft-tune", "--model", folder, *HOST, "-o", self.folder / "new.json", *more)
+                    tuning = self.assert_refused(tuned, (FAILED, USAGE), words)
+                    self.assertEqual(tuning.split(": error: ")[1], served.split(": error: ")[1])
+                    self.assertNotIn("packing", tuned.stderr)
+                checked = run("ft-tune", "check", path, "--model", folder)
+                self.assertEqual(checked.returncode, FAILED)
+                self.assertIn("refused: " + served.split(": error: ")[1], checked.stdout)
                 (folder / name).unlink()
                 if (TINY_MOE / name).exists():
                     os.symlink(TINY_MOE / name, folder / name)
         (folder / "tokenizer.json").unlink()
+        bare = run("ft-tune", "--model", folder, *HOST, "--dry-run")
+        self.assertEqual(bare.returncode, DONE)
+        self.assertIn("warning: the folder", bare.stderr)
+        self.assertIn("no tokenizer.json", bare.stderr)
         self.assert_refused(self.engine(self.text, "--model", folder, "--prompt", "a"), FAILED, "no tokenizer.json")
         self.assert_refused(self.engine(self.text, "--host", "300.1.1.1"), FAILED, "--host is '300.1.1.1'")
         self.assert_refused(self.engine(self.text, "--prompt", "a " * 20000), FAILED, "allowed: at most 4096")
@@ -242,6 +259,10 @@ class OptionTest(ProgramTest):
                 self.assertIn(name, names)
         self.assert_refused(run("ft-probe", "--probe", "stream,nope"), USAGE, "--probe is 'nope'", "allowed: stream, ")
         self.assert_refused(run("ft-probe", "--bogus"), USAGE, "--bogus")
+        for options, words in ((("--model", TINY_MOE, "--routing", "mixed"), "only with synthetic weights"),
+                               (("--weights", "synthetic"), "only with a model"),
+                               (("--packed-cache", self.folder), "only with a model")):
+            self.assert_refused(run("ft-probe", *options), USAGE, words, options[-2])
 
 
 class ResidentProfileTest(ProfileTest):

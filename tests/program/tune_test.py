@@ -25,6 +25,7 @@ class TuneCase(ProgramTest):
         super().setUp()
         self.output = self.folder / "profile.json"
         self.samples = self.folder / "profile.json.samples.json"
+        self.lock = self.folder / "profile.json.tuning"
 
     def tune(self, *options, budget="1"):
         return tune(TINY_MOE, self.output, *options, budget=budget)
@@ -201,13 +202,35 @@ class InterruptTest(TuneCase):
         wait_for_line(process, "] layer_sweep")
         process.kill()
         process.communicate()
-        self.assert_no_files(("profile.json.samples.json",))
+        self.assert_no_files(("profile.json.samples.json", "profile.json.tuning"))  # the next one takes the lock over
         record = json.loads(self.samples.read_text(encoding="utf-8"))
         self.assertEqual(probes_of(record), {"stream", "expert_single", "yardstick"})
         done, profile = self.tune("--resume", "--threads", "1", budget="4")
         self.assertIn("resuming: 2 probes are done", done.stderr)
         self.assertEqual(profile["measurements"][:len(record["measurements"])], record["measurements"])
         self.assert_no_files(("profile.json",))
+
+    def test_two_at_once(self):
+        """One output is one tuning's; the samples of the first are not touched by the second."""
+        self.lock.write_text("my notes", encoding="utf-8")
+        self.assert_refused(run("ft-tune", "--model", TINY_MOE, "-o", self.output), USAGE, str(self.lock), "not ft-tune's")
+        self.assertEqual(self.lock.read_text(encoding="utf-8"), "my notes")
+        self.lock.unlink()
+        first = start("ft-tune", "--model", TINY_MOE, *HOST, "-o", self.output, "--budget", "8", "--threads", "1")
+        wait_for_line(first, "] layer_sweep")
+        before = self.samples.read_bytes()
+        for more in ((), ("--resume", "--threads", "1")):
+            second = run("ft-tune", "--model", TINY_MOE, *HOST, "-o", self.output, "--budget", "1", *more)
+            self.assert_refused(second, USAGE, str(self.output), f"process {first.pid}", "another --output")
+            self.assertNotIn("packing", second.stderr)
+        self.assertEqual(self.samples.read_bytes(), before)
+        planned = run("ft-tune", "--model", TINY_MOE, *HOST, "-o", self.output, "--dry-run")
+        self.assertEqual(planned.returncode, DONE, planned.stderr)
+        self.assertEqual(run("ft-tune", "--model", TINY_MOE, *HOST, *ONE_POINT, "-o", self.folder / "other.json", "--budget",
+                             "1").returncode, DONE)
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+        self.assert_no_files(("other.json", "profile.json.samples.json"))
 
     def test_samples_of_other_weights(self):
         self.interrupt("] layer_sweep", "--budget", "8", "--threads", "1")
@@ -240,6 +263,14 @@ class InterruptTest(TuneCase):
         self.assert_no_files(("profile.json.samples.json",))
         self.tune("--resume", budget="2")
         self.assert_no_files(("profile.json",))
+
+    def test_in_the_first_probe(self):
+        """What --resume would measure again as a whole is not kept."""
+        code, out, last = self.interrupt("] stream", "--budget", "60", "--threads", "1")
+        self.assertEqual((code, out), (INTERRUPTED, ""))
+        self.assertIn("before the first probe was through, nothing is kept", last)
+        self.assertNotIn("--resume", last)
+        self.assert_no_files()
 
     def test_while_loading(self):
         """1.2 GiB of weights take long enough to be met while they are made."""

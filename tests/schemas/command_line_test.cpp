@@ -134,7 +134,7 @@ TEST_CASE("a list holds at most kMaxListItems values") {
 TEST_CASE("refusals name the option, its value and what is allowed") {
   CHECK(tune_refusal({"--device", "tpu"}) == "option refused: --device is 'tpu'; allowed: one of auto, cuda, host");
   CHECK(tune_refusal({"--threads", "0"}) == "option refused: --threads is '0'; allowed: integer, 1 to 1024");
-  CHECK(refusal(ft::kTuneProgram, {}) == "required option missing: --model; allowed: text that is not empty");
+  CHECK(refusal(ft::kTuneProgram, {}) == "required option missing: --model; give --model DIR, see ft-tune --help");
   CHECK(tune_refusal({"--vram-limit", "1"}) ==
         "option refused: --vram-limit is '1'; allowed: bytes with optional KiB, MiB, GiB or TiB, 1 MiB to 1 PiB");
   CHECK(tune_refusal({"--threads", "1", "--threads", "2"}).starts_with("option given more than once: --threads"));

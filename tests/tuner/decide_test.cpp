@@ -236,6 +236,16 @@ TEST_CASE("a gap over the stated factor gives the missing time per layer") {
   }
 }
 
+TEST_CASE("the factor of all points and the time of the first one do not contradict each other") {
+  Bench bench;
+  bench.add_both(0, 101, 40);  // slower than predicted at the second point only
+  const Decided decided = bench.decide();
+  CHECK(decided.decision.gap == doctest::Approx(std::sqrt(100.0 / 101 * 2)));
+  CHECK(warns(decided,
+              "measured time is 1.41x the predicted one (over all points; 0.990x at the first, -9.90 us a MoE "
+              "layer): the cost model"));
+}
+
 TEST_CASE("a context that was not filled is one warning and no part of the gap") {
   Bench bench;
   bench.input.measured = {0, 1};

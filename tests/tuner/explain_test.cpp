@@ -185,6 +185,11 @@ TEST_CASE("measured against predicted is said first") {
   profile.decision.gap = 1.3;
   CHECK(explain_text(profile).starts_with(
       "! measured contradicts predicted: offload takes 1.30x the predicted time, 72.1 us a MoE layer "));
+  profile.decision.missing_us_per_layer = -0.04;  // of the first point, which another one outweighs
+  CHECK(
+      explain(profile).contradictions[0] ==
+      "measured contradicts predicted: offload takes 1.30x the predicted time over all points, though 0.0400 us a MoE "
+      "layer less than the cost model's at the first; the measured winner stands");
   profile.decision.gap = 1.25;  // at the bound the model still explains the machine
   CHECK(!holds(explain_text(profile), "contradicts"));
 }
@@ -260,6 +265,8 @@ TEST_CASE("as JSON: the same, with numbers") {
 
 TEST_CASE("changes in words") {
   CHECK(microseconds(0.5e-6) == "0.50 us");
+  CHECK(microseconds(0.00404e-6) == "0.004040 us");
+  CHECK(microseconds(0) == "0.00 us");
   CHECK(microseconds(9.994e-6) == "9.99 us");
   CHECK(microseconds(9.996e-6) == "10.0 us");
   CHECK(microseconds(156.2e-6) == "156 us");
@@ -274,6 +281,17 @@ TEST_CASE("changes in words") {
         "copies slow the CPU's work beside them by 20 %; it would have to be 30 %");
   CHECK(change_words("s_c", Device::kCuda, 32e-6, 1.004, 0) ==
         "the CPU would have to be 1.004x slower per expert (32.0 us -> 32.1 us an expert)");
+  // Beside a factor no two equal numbers.
+  CHECK(change_words("s_c", Device::kCuda, 32e-6, 1.0011, 160e3) ==
+        "the CPU would have to be 1.001x slower per expert (32.00 us -> 32.04 us an expert, 5.00 -> 4.99 GB/s)");
+  CHECK(change_words("s_c", Device::kCuda, 32e-6, 1.0004, 160e3) ==
+        "the CPU would have to be less than 0.1 % slower than 32.0 us an expert");
+  CHECK(change_words("s_p", Device::kCuda, 4e-9, 1.4, 0) ==
+        "copying a promoted expert would have to be 1.40x slower (0.004000 us -> 0.005600 us an expert)");
+  CHECK(change_words("k_f", Device::kCuda, 0.001, 1.4, 0) ==
+        "the CPU's work slows copies beside it by 0.10 %; it would have to be 0.14 %");
+  CHECK(percent_more(1.004) == "less than 1 %");
+  CHECK(percent_more(1.126) == "13 %");
 }
 
 }  // namespace ft

@@ -58,6 +58,14 @@ TEST_CASE("the table shows every candidate, predicted over measured, and why not
   CHECK(decision_table(small_profile()) == expected);
 }
 
+TEST_CASE("a split that takes words to read has them above the table") {
+  Profile profile = small_profile();
+  CHECK(decision_table(profile).find("\nsplit: ") == std::string::npos);
+  profile.candidates[1].split = "fetch 1 more at 2, 5; promote 1";
+  CHECK(decision_table(profile).find(
+            "measured\nsplit: of one layer's misses; \"fetch 1 more at 2, 5\" fetches none of 1") != std::string::npos);
+}
+
 TEST_CASE("slots that were asked for as a share show it beside the count") {
   Profile profile = small_profile();
   profile.conditions.forced = {"--threads 2", "--slots 50%"};

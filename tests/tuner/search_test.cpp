@@ -5,10 +5,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "kernels/base/error.h"
+#include "kernels/base/random.h"
 #include "tests/tuner/search_bench.h"
+#include "tuner/search_space.h"
 
 namespace ft {
 namespace {
@@ -235,13 +238,6 @@ TEST_CASE("on a GPU only a CPU arm has threads: resident and offload are one row
   Bench host(Device::kHost, 48, 20e-6, 20e-6, 50e-6);
   host.input.models.push_back(more);
   for (const int threads : {2, 8}) CHECK(rows(search(host.input), Strategy::kOffload, threads) > 0);
-}
-
-TEST_CASE("splits read well") {
-  CHECK(describe_split({0, 1, 2, 3}, 0) == "fetch all");
-  CHECK(describe_split({0, 0, 0, 0}, 2) == "fetch none; promote 2");
-  CHECK(describe_split({0, 1, 1, 2, 2, 3}, 1) == "fetch 1 of 1, 1 of 2, 2 of 3, 2 of 4, ..; promote 1");
-  CHECK(describe_split({0, 0, 1}, 1) == "fetch 0 of 1, 1 of 2; promote 1");
 }
 
 }  // namespace ft

@@ -7,6 +7,7 @@
 #include "engine/program/identity.h"
 #include "engine/program/log.h"
 #include "engine/program/serve_config.h"
+#include "engine/text/text_model.h"
 #include "kernels/base/error.h"
 #include "tuner/commands/commands.h"
 
@@ -36,6 +37,13 @@ std::optional<ServedModel> served_model(const Serve& serve, const std::optional<
   return std::nullopt;
 }
 
+std::string text_refusal(const WeightSource& source) try {
+  load_text_model(source.model_path);
+  return "";
+} catch (const Error& error) {
+  return error.what();
+}
+
 }  // namespace
 
 int run_check(const ParsedOptions& options) {
@@ -49,6 +57,7 @@ int run_check(const ParsedOptions& options) {
   machine.host = inspect_host(config, gpu);
   machine.build = collect_build_identity();
   machine.model = served_model(profile.serve, folder, config.weights, machine.model_refusal);
+  if (machine.model) machine.text_refusal = text_refusal(config.weights);
   const CheckReport report = check_profile(profile, config, machine);
   const std::string text =
       options.text("--format") == "json"

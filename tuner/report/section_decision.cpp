@@ -83,7 +83,10 @@ Markup candidates_section(const Profile& profile) {
     row.push_back(candidate.verdict);
     table.rows.push_back(std::move(row));
   }
-  return draw_table(table);
+  Markup out = draw_table(table);
+  if (const std::string legend = split_legend(profile); !legend.empty())
+    out.append(paragraph(sentence(legend), "note"));
+  return out;
 }
 
 Markup changes_section(const Profile& profile) {
