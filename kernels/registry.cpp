@@ -7,6 +7,7 @@
 #include "kernels/base/error.h"
 
 // Declarations of every variant, then the table: both from the same lists.
+// NOLINTBEGIN(bugprone-macro-parentheses): types and names
 #define FT_KERNEL(op, format, isa, space, function, Args) \
   namespace ft::space {                                   \
   void function(Args&);                                   \
@@ -16,6 +17,7 @@
   void matvec_##name(const MatvecArgs&);        \
   void gate_up_##name(const GateUpArgs&);       \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 #include "kernels/variants_rows.def"
 #include "kernels/variants_weights.def"
 #undef FT_KERNEL

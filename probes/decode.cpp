@@ -40,6 +40,7 @@ struct Group {
 bool is_resolved(const std::vector<Series>& series) {
   if (series.size() < 2) return true;
   std::vector<const std::vector<double>*> values;
+  values.reserve(series.size());
   for (const Series& one : series) values.push_back(&one.samples.values);
   std::sort(values.begin(), values.end(), [](const auto* a, const auto* b) { return median(*a) > median(*b); });
   const Interval ratio = ratio_interval(*values[0], *values[1], kConfidence);

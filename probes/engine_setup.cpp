@@ -38,7 +38,7 @@ std::unique_ptr<Engine> make_probe_engine(const ProbeContext& context, int threa
   const SlotBounds bounds = slot_bounds(weights.geometry, weights.formats, config, context.memory_inputs);
   const int64_t cache = context.gpu ? context.gpu->l2_bytes : context.topology->last_level_cache_bytes;
   const int64_t cold = kColdFactor * cache / weights.formats.expert_bytes_max;
-  config.slots = std::clamp(std::max<int64_t>(cold, 4 * distinct), bounds.min, std::max(bounds.min, bounds.max));
+  config.slots = std::clamp(std::max(cold, int64_t{4} * distinct), bounds.min, std::max(bounds.min, bounds.max));
   const bool predicts = predict && config.slots > distinct;             // look-ahead needs one slot more
   config.look_ahead = predicts ? LookAhead::kRouter : LookAhead::kOff;  // off: plans come from the probe
   config.max_prefetches_per_layer = predicts ? 1 : 0;

@@ -36,6 +36,7 @@ struct SweepPoint {
   int hits = 0, fetched = 0, cpu = 0, promoted = 0;
 
   int experts() const { return hits + fetched + cpu; }
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of the generated comparisons for a pointer
   auto operator<=>(const SweepPoint&) const = default;
 };
 

@@ -30,7 +30,7 @@ class HandOver {
         distinct_(std::min(expert.experts, pairs_)),
         memory_(int64_t{pairs_} * 16 + int64_t{distinct_} * 64 +
                 tokens * activation_words(expert.hidden) * int64_t{sizeof(uint32_t)} + sizeof(cuda::StepCounters) +
-                32 * 1024),
+                size_t{32} * 1024),
         box_(sizeof(cuda::CpuMailbox)),
         ids_(int64_t{pairs_} * 4),
         x_(tokens * activation_words(expert.hidden) * 4) {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "kernels/base/error.h"
 
@@ -86,8 +87,8 @@ void Nccl::check(int code, const char* what) const {
 
 std::vector<NcclCommunicator*> Nccl::start(int devices) const {
   std::vector<NcclCommunicator*> all(static_cast<size_t>(devices));
-  std::vector<int> list;
-  for (int i = 0; i < devices; ++i) list.push_back(i);
+  std::vector<int> list(all.size());
+  std::iota(list.begin(), list.end(), 0);
   check(reinterpret_cast<CommInitAll>(function("ncclCommInitAll"))(all.data(), devices, list.data()),
         "cannot make communicators");
   return all;

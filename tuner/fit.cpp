@@ -167,9 +167,8 @@ void fit_mixed(Device device, const std::vector<SweepCell>& cells, const Dropped
     const Mixed from = best;
     bool moved = false;
     for (int way = 0; way < 27; ++way) {
-      moved = consider({from[0] + step * (way % 3 - 1), from[1] + step * (way / 3 % 3 - 1),
-                        from[2] + step * (way / 9 - 1)}) ||
-              moved;
+      const int first = way % 3 - 1, second = way / 3 % 3 - 1, third = way / 9 - 1;
+      moved = consider({from[0] + step * first, from[1] + step * second, from[2] + step * third}) || moved;
     }
     if (moved && ++moves < kMaxMoves) continue;
     moves = 0;
@@ -211,6 +210,7 @@ CostParameters fit_once(Device device, int threads, const Stages& stages, const 
 double median_error(const CostParameters& cost, Device device, const std::vector<SweepCell>& cells) {
   if (cells.empty()) return 0;
   std::vector<double> errors;
+  errors.reserve(cells.size());
   for (const SweepCell& cell : cells) errors.push_back(relative_error(cost, device, cell));
   return median(errors);
 }
@@ -359,6 +359,7 @@ DenseFit fit_dense(int threads, std::span<const DenseCell> cells, uint64_t seed,
   std::array<std::vector<double>, kColumns> values;
   for (int i = 0; i < draws; ++i) {
     std::vector<double> redrawn;
+    redrawn.reserve(predicted.size());
     for (const double seconds : predicted) redrawn.push_back(seconds * (1 + residuals[random.below(residuals.size())]));
     fit.draws.push_back(solve(redrawn));
     values[0].push_back(fit.draws.back().fixed);

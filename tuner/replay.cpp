@@ -111,6 +111,7 @@ std::vector<TraceSequence> split_trace(const RoutingTrace& trace, int batch) {
   FT_CHECK(batch >= 1 && batch <= trace.tokens);
   const int64_t part = trace.tokens / batch;
   std::vector<TraceSequence> sequences;
+  sequences.reserve(static_cast<size_t>(batch));
   for (int i = 0; i < batch; ++i) sequences.push_back({&trace, i * part, part});
   return sequences;
 }

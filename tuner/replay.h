@@ -52,6 +52,7 @@ struct LayerCounts {
   int prefetched = 0;  // experts copied ahead for the next layer
 
   int misses() const { return fetched + cpu; }
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of the generated comparisons for a pointer
   auto operator<=>(const LayerCounts&) const = default;
 };
 // Counts with every expert used by every token, as Engine::run_moe_layers works.

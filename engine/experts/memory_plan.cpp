@@ -319,7 +319,7 @@ int64_t block_bytes(const ModelGeometry& geometry, const EngineConfig& config) {
     const int64_t attended = layer.index_top_k < entries ? layer.attended(config.max_context) : 0;
     const int64_t choice = attended > 0 ? times(entries, sizeof(float) + sizeof(uint64_t)) : 0;
     const int64_t entry = plus(times(layer.index_dim, sizeof(float)), times(layer.ratio, sizeof(void*)));
-    constexpr int64_t kAligned = 4 * 64;  // rows of four buffers
+    constexpr int64_t kAligned = int64_t{4} * 64;  // rows of four buffers
     per_thread = std::max(per_thread, plus(plus(times(times(attended, kv), 2), choice), plus(entry, kAligned)));
   }
   return plus(times(config.threads, per_thread), times(step_tokens(config), sizeof(int32_t)));

@@ -160,7 +160,7 @@ struct NgramEmbedSpec {
   const NgramHash* hash = nullptr;
   int64_t state_begin = 0;
 };
-constexpr int64_t ngram_state_floats(int ngram_size) { return (ngram_size - 1 + 15) / 16 * 16; }
+constexpr int64_t ngram_state_floats(int64_t ngram_size) { return (ngram_size - 1 + 15) / 16 * 16; }
 
 // What n-grams add to the streams. Reads kNgramKey (streams * hidden) and kNgramValue (hidden); norms are over each
 // stream by itself. gate[s] = stream_gates(normed key[s] . normed stream[s]); u = gate * value for each stream; the

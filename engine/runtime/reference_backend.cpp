@@ -40,7 +40,7 @@ ReferenceBackend::ReferenceBackend(const BackendParts& parts)
       head_input_(parts.logits_rows, parts.family.geometry().hidden),
       logits_(parts.logits_rows, parts.family.geometry().vocab, nullptr, true),
       router_logits_(parts.max_tokens, parts.family.geometry().expert.experts),
-      decoded_(parts.pool.threads() * 2, widest_input(parts)),
+      decoded_(parts.pool.threads() * int64_t{2}, widest_input(parts)),
       scores_(parts.pool.threads(), parts.max_context + parts.family.geometry().max_head_dim()),
       kv_({parts.family.geometry().kv, parts.sequences, parts.max_context, parts.max_tokens}),
       states_(parts.family.geometry().state_floats, parts.sequences),

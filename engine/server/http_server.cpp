@@ -291,7 +291,7 @@ void HttpServer::State::add_error_handlers() {
                                  : "the request could not be read";
     reply(response, openai_error(response.status, what, ""));
   });
-  server.set_exception_handler([](const Request&, Response& response, std::exception_ptr) {
+  server.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
     reply(response, openai_error(500, "internal error", ""));
   });
 }

@@ -52,7 +52,7 @@ void synthesize(const PackedLayout& layout, uint64_t seed, int64_t tile_begin, i
     fill_random(words, layout.code_bytes_per_tile, seed, tile, 0, 0x807f807f807f807fu, set);
     if (layout.cols % kGroup == 0 && (tile + 1) * kRowsPerTile <= layout.rows) continue;
     for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
-      for (int h = 0; h < kWords; ++h) {
+      for (int64_t h = 0; h < kWords; ++h) {
         const int64_t index = word_index(shape, h, row % kRowsPerTile, lane);
         const int64_t present = row < layout.rows ? layout.cols - (k + 2 * h) : 0;
         if (present < 2) write_word(words, index, present == 1 ? read_word(words, index) & 0xffffu : 0);

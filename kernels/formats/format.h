@@ -32,7 +32,7 @@ enum class FormatId : uint8_t {
 #include "kernels/formats/formats.def"
 #undef FT_FORMAT
 };
-#define FT_FORMAT(id, name) +1
+#define FT_FORMAT(id, name) +1  // NOLINT(bugprone-macro-parentheses): a term of the sum below
 inline constexpr int kFormatCount = 0
 #include "kernels/formats/formats.def"
     ;

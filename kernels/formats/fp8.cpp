@@ -47,7 +47,7 @@ void synthesize_codes(const PackedLayout& layout, uint64_t seed, int64_t tile, s
   fill_random(words, layout.code_bytes_per_tile, seed, tile, 0, 0x9f9f9f9f9f9f9f9fu, 0x2020202020202020u);
   if (layout.cols % kGroup == 0 && (tile + 1) * kRowsPerTile <= layout.rows) return;
   for_each_lane(layout, tile, [&](int64_t, const BlockShape& shape, int64_t row, int64_t lane, int64_t k) {
-    for (int h = 0; h < kWordsPerLane; ++h) {
+    for (int64_t h = 0; h < kWordsPerLane; ++h) {
       const int64_t present = row < layout.rows ? std::clamp<int64_t>(layout.cols - (k + 4 * h), 0, 4) : 0;
       const int64_t index = word_index(shape, h, row % kRowsPerTile, lane);
       const uint32_t keep = present == 4 ? ~0u : (1u << (8 * present)) - 1u;

@@ -5,7 +5,7 @@
 namespace ft::formats::fp8_channel {
 
 PackedLayout layout(int64_t rows, int64_t cols) {
-  return make_layout(FormatId::kFp8Channel, rows, cols, kRowsPerTile * fp8::kBytesPerScale);
+  return make_layout(FormatId::kFp8Channel, rows, cols, int64_t{kRowsPerTile} * fp8::kBytesPerScale);
 }
 
 void pack(const RawMatrix& raw, const PackedLayout& layout, int64_t tile_begin, int64_t tile_end, std::byte* dst) {

@@ -32,7 +32,7 @@ inline BlockShape block_shape(const PackedLayout& layout, int64_t block, int wor
 }
 
 // Word h of one lane in its tile.
-inline int64_t word_index(const BlockShape& shape, int h, int64_t row_in_tile, int64_t lane) {
+inline int64_t word_index(const BlockShape& shape, int64_t h, int64_t row_in_tile, int64_t lane) {
   return shape.code_words + (h * kRowsPerTile + row_in_tile) * shape.lanes + lane;
 }
 

@@ -156,9 +156,8 @@ void MappedFile::read(size_t offset, std::span<std::byte> to) const {
 void MappedFile::will_read(std::span<const std::byte> part) const {
   if (part.empty()) return;
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+  const size_t before = reinterpret_cast<uintptr_t>(part.data()) % page;  // madvise wants the start of a page
+  ::madvise(const_cast<std::byte*>(part.data()) - before, before + part.size(), MADV_WILLNEED);
 }
 
 // From /proc/self/smaps: the kernel may have merged the mapping with a neighbour or split it, so the entries that

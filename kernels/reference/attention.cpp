@@ -10,13 +10,13 @@
 namespace ft::reference {
 namespace {
 
-constexpr int64_t kBlock = 2 * kLanes;
+constexpr int64_t kBlock = int64_t{2} * kLanes;
 
 // q and k past head_dim count as +0, up to whole blocks.
 float dot(const float* q, const bf16* k, int64_t head_dim) {
   float lanes[kLanes] = {};
   for (int64_t block = 0; block < head_dim; block += kBlock) {
-    for (int l = 0; l < kLanes; ++l) {
+    for (int64_t l = 0; l < kLanes; ++l) {
       for (int64_t d = block + 2 * l + 1; d >= block + 2 * l; --d) {
         const float a = d < head_dim ? q[d] : 0.0f;
         const float b = d < head_dim ? to_float(k[d]) : 0.0f;

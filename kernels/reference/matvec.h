@@ -31,13 +31,13 @@ float dot_row(const PackedLayout& layout, const std::byte* data, int64_t row, co
         words[h] = formats::read_word(codes, formats::word_index(shape, h, row_in_tile, lane));
       }
       float p = 0;
-      for (int pair = 0; pair < kGroup / 2; ++pair) {
+      for (int k = 0; k < kGroup; k += 2) {
         // An absent lane may lie past the activations' last block.
-        const uint32_t xw = present ? x[activation_index((block * kLanes + lane) * kGroup + 2 * pair)] : 0u;
+        const uint32_t xw = present ? x[activation_index((block * kLanes + lane) * kGroup + k)] : 0u;
         const float x_even = std::bit_cast<float>(xw << 16);
         const float x_odd = std::bit_cast<float>(xw & 0xffff0000u);
-        p = fma(Decode<kFormat>::weight(words, 2 * pair + 1), x_odd, p);
-        p = fma(Decode<kFormat>::weight(words, 2 * pair), x_even, p);
+        p = fma(Decode<kFormat>::weight(words, k + 1), x_odd, p);
+        p = fma(Decode<kFormat>::weight(words, k), x_even, p);
       }
       const float scale = present ? Decode<kFormat>::scale(scales, block, row_in_tile, lane) : 0.0f;
       acc[lane] = fma(p, scale, acc[lane]);

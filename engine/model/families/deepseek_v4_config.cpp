@@ -32,7 +32,7 @@ struct Rates {
 // The published ratios 0, 4 and 128 name the kinds; there is one for each layer, and more for draft layers.
 std::vector<DeepseekAttention> kinds_by_ratio(const ConfigReader& reader, int layers) {
   const std::string allowed = "at least " + std::to_string(layers) + " of 0, 4 and 128, one per layer";
-  const std::vector<int64_t> ratios = reader.integers("compress_ratios", 0, 128, 2 * kMaxLayers);
+  const std::vector<int64_t> ratios = reader.integers("compress_ratios", 0, 128, size_t{2} * kMaxLayers);
   if (ratios.size() < static_cast<size_t>(layers)) reader.refuse("compress_ratios", allowed);
   std::vector<DeepseekAttention> kinds;
   for (int layer = 0; layer < layers; ++layer) {

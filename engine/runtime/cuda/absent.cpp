@@ -13,8 +13,10 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<const DeviceWeights> upload_weights(const ModelWeights&, const ProgressFn&,
-                                                    std::shared_ptr<const cuda::RegisteredMemory>) {
+std::shared_ptr<const DeviceWeights> upload_weights(
+    const ModelWeights&, const ProgressFn&,
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): CUDA keeps it
+    std::shared_ptr<const cuda::RegisteredMemory>) {
   refuse();
 }
 BankTimes bank_times(const ModelWeights&, const DeviceWeights&) { refuse(); }

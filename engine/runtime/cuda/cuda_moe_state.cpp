@@ -77,7 +77,7 @@ void CudaMoe::make_table() {
   table_.max_distinct = max_distinct_;
   const int64_t keys = int64_t{table_.layers} * table_.experts, slots = config_.slots;
   table_memory_ = cuda::DeviceBuffer(padded(keys * 4) + padded(keys * 8) + padded(slots * 4) + 4 * padded(slots * 8) +
-                                     padded(cuda::kClockWords * 8));
+                                     padded(cuda::kClockWords * int64_t{8}));
   std::byte* at = table_memory_.data();
   table_.slot_of_key = take<int32_t>(at, keys);
   table_.key_of_slot = take<int32_t>(at, slots);
@@ -87,7 +87,7 @@ void CudaMoe::make_table() {
   table_.prefetched_in = take<uint64_t>(at, slots);
   table_.arrived = take<uint32_t>(at, cuda::kArrivalParts * slots);
   table_.clock = take<uint64_t>(at, cuda::kClockWords);
-  cuda::fill_zero(table_.clock, cuda::kClockWords * 8, main_.handle());
+  cuda::fill_zero(table_.clock, cuda::kClockWords * int64_t{8}, main_.handle());
   slot_mirror_ = cuda::PinnedBuffer(keys * 4);
   victims_ = cuda::DeviceBuffer(sizeof(cuda::NextVictims));
   cuda::fill_zero(victims_.data(), victims_.bytes(), main_.handle());
@@ -99,7 +99,7 @@ void CudaMoe::make_queue() {
   const int64_t prefetches = int64_t{config_.max_prefetches_per_layer} * bank_.layers();
   const auto copy_bytes = static_cast<int64_t>(sizeof(cuda::Copy));
   queue_memory_ = cuda::DeviceBuffer(padded(promotions * copy_bytes) + padded(prefetches * copy_bytes) +
-                                     padded(4 * cuda::kLinkWords));
+                                     padded(cuda::kLinkWords * int64_t{4}));
   std::byte* at = queue_memory_.data();
   queue_.copies[cuda::kPromotion] = take<cuda::Copy>(at, promotions);
   queue_.copies[cuda::kPrefetch] = take<cuda::Copy>(at, prefetches);

@@ -35,8 +35,8 @@ CudaPrefill::CudaPrefill(const CudaBackendParts& parts, cuda::Stream& main, Cuda
   queries_bytes_ = runs_offset_ + padded(parts.backend.sequences * static_cast<int64_t>(sizeof(cuda::SequenceRun)));
   upload_host_ = cuda::PinnedBuffer(layer_offset(bank_.layers()));
   upload_ = cuda::DeviceBuffer(upload_host_.bytes());
-  const int64_t counts = padded(bank_.experts() * 4), order = padded(max_pairs_ * 4);
-  const int64_t begins = padded((bank_.experts() + 1) * 4);
+  const int64_t counts = padded(bank_.experts() * int64_t{4}), order = padded(max_pairs_ * int64_t{4});
+  const int64_t begins = padded((bank_.experts() + 1) * int64_t{4});
   const int64_t expert_tiles = cuda::max_prefill_tiles(max_pairs_, bank_.experts());
   lists_memory_ =
       cuda::DeviceBuffer(counts + order + begins + expert_tiles * static_cast<int64_t>(sizeof(cuda::PrefillTile)));

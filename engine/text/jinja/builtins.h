@@ -28,7 +28,7 @@ class BoundArguments {
 
   bool has(size_t index) const { return values_[index] != nullptr; }
   const Value& at(size_t index) const;  // Failure when it was not given
-  Value value(size_t index, Value fallback) const { return has(index) ? *values_[index] : fallback; }
+  Value value(size_t index, const Value& fallback) const { return has(index) ? *values_[index] : fallback; }
   std::string text(size_t index) const;  // Failure when it is no string
   int64_t integer(size_t index) const;   // Failure when it is no integer
   int64_t integer_or(size_t index, int64_t fallback) const { return has(index) ? integer(index) : fallback; }

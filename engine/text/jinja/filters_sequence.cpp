@@ -22,6 +22,7 @@ std::vector<Value> sorted_by(const std::vector<Value>& items, const std::vector<
     return reverse ? less(keys[b], keys[a], budget) : less(keys[a], keys[b], budget);
   });
   std::vector<Value> result;
+  result.reserve(order.size());
   for (const size_t i : order) result.push_back(items[i]);
   return result;
 }
@@ -120,6 +121,7 @@ Value sort_filter(Interpreter& interpreter, const Value& value, const Arguments&
   const BoundArguments bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const std::vector<Value> items = iterate(value, interpreter.budget());
   std::vector<Value> keys;
+  keys.reserve(items.size());
   for (const Value& item : items) keys.push_back(sort_key(interpreter, item, bound));
   return Value::list(sorted_by(items, keys, bound.flag_or(0, false), interpreter.budget()));
 }

@@ -158,7 +158,9 @@ Value Interpreter::evaluate_call(const Expression& expression) {
 Value Interpreter::call(const Value& function, const Arguments& arguments) {
   require_defined(function);
   if (!function.is(Kind::kFunction)) fail("a " + type_name(function) + " cannot be called");
-  const std::shared_ptr<Object> keep = function.as_object();  // the call may replace the variable that holds it
+  // A copy: the call may replace the variable that holds it.
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+  const std::shared_ptr<Object> keep = function.as_object();
   return static_cast<FunctionObject&>(*keep).call(*this, arguments);
 }
 

@@ -28,6 +28,7 @@ class BoundMethod : public FunctionObject {
 Value texts(const std::vector<std::string_view>& parts, Budget& budget) {
   budget.charge_entries(parts.size());
   std::vector<Value> items;
+  items.reserve(parts.size());
   for (const std::string_view part : parts) items.push_back(Value::string(std::string(part)));
   return Value::list(std::move(items));
 }
@@ -109,7 +110,7 @@ Value find_text_method(Interpreter&, const Value& self, const Arguments& argumen
 }
 
 Value index_text_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  const Value found = find_text_method<false>(interpreter, self, arguments);
+  Value found = find_text_method<false>(interpreter, self, arguments);
   if (found.as_int() < 0) fail("substring not found");
   return found;
 }
@@ -207,7 +208,7 @@ Value copy_dict_method(Interpreter& interpreter, const Value& self, const Argume
 
 Value append_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const BoundArguments bound("append", arguments, {"object"});
-  const Value value = bound.at(0);
+  const Value& value = bound.at(0);
   interpreter.will_change(self);
   self.items().push_back(value);
   return Value::none();
@@ -226,7 +227,7 @@ Value insert_method(Interpreter& interpreter, const Value& self, const Arguments
   const int64_t count = length(self);
   const int64_t index =
       bound.integer(0) < 0 ? std::max<int64_t>(bound.integer(0) + count, 0) : std::min(bound.integer(0), count);
-  const Value value = bound.at(1);
+  const Value& value = bound.at(1);
   interpreter.will_change(self);
   interpreter.budget().charge_entries(static_cast<size_t>(count));
   self.items().insert(self.items().begin() + static_cast<std::ptrdiff_t>(index), value);

@@ -273,7 +273,7 @@ std::string float_text(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
   const auto scientific = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
-  const std::string text(buffer, scientific.ptr);
+  std::string text(buffer, scientific.ptr);
   const size_t e = text.find('e');
   const int exponent = std::stoi(text.substr(e + 1));
   if (exponent < -4 || exponent >= 16) return text;
