@@ -342,7 +342,7 @@ std::string CopyRig::compare(const std::vector<int>& blob_of_slot, int first, in
         copied ? reinterpret_cast<const uint8_t*>(bank.host() + blob_of_slot[static_cast<size_t>(slot)] * blob_bytes)
                : poisoned.data();
     const uint32_t* there = arena.host(arrived) + cuda::kArrivalParts * slot;
-    const uint32_t wanted[] = {copied ? units.gate_up : 0, copied ? units.all - units.gate_up : 0};
+    const uint32_t wanted[] = {copied ? units.gate_up : 0u, copied ? units.all - units.gate_up : 0u};
     for (int part = 0; part < cuda::kArrivalParts; ++part) {
       if (there[part] == wanted[part] || (copied && there[part] == cuda::kAllArrived)) continue;
       return text("slot %d has %u units of part %d, should have %u", slot, there[part], part, wanted[part]);

@@ -192,7 +192,8 @@ TEST_CASE("the workload presets are those of the model they were fitted to, for 
 }
 
 TEST_CASE("predictions have the precision and recall that were asked for") {
-  for (const auto& [precision, recall] : {std::pair{0.8, 0.7}, {0.5, 0.9}, {1.0, 1.0}, {0.3, 0.2}, {0.95, 0.4}}) {
+  for (const auto& asked : {std::pair{0.8, 0.7}, {0.5, 0.9}, {1.0, 1.0}, {0.3, 0.2}, {0.95, 0.4}}) {
+    const double precision = asked.first, recall = asked.second;
     RoutingTrace trace = generate_trace("mixed", 6, 256, 6, 400, 5);
     draw_predictions(trace, precision, recall, 5);
     check_routing_trace(trace, "drawn");

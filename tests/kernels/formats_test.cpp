@@ -228,7 +228,8 @@ TEST_SUITE("baseline") {
             absolute += std::fabs(product);
           }
           // Roundings on the way of one term: 16 or 32 in its lane, one a block, 4 in the tree, the global.
-          const long double roundings = info.group + (cols + 255) / 256 + 4 + 1;
+          const int64_t blocks = (cols + 255) / 256;
+          const auto roundings = static_cast<long double>(info.group + blocks + 4 + 1);
           const long double bound = roundings * 0x1p-24L * absolute * std::fabs(matrix.global);
           CHECK(std::fabs(static_cast<long double>(y[row]) - sum * matrix.global) <= bound);
         }

@@ -123,7 +123,8 @@ TEST_CASE("rmsnorm and rotation: the formula in double") {
     for (const float v : x) squares += static_cast<double>(v) * v;
     const double r = 1.0 / std::sqrt(squares / static_cast<double>(cols) + 1e-6);
     // Sum of cols positive terms in 16 lanes: cols/16 + 4 roundings; its root halves them; six more on the way.
-    const double tolerance = (static_cast<double>(cols / 16 + 5) / 2 + 6) * kEps;
+    const int64_t roundings = cols / 16 + 1 + 4;
+    const double tolerance = (static_cast<double>(roundings) / 2 + 6) * kEps;
     for (int64_t i = 0; i < cols; ++i) {
       const double exact = x[i] * r * w[i];
       REQUIRE(std::fabs(y[i] - exact) <= tolerance * std::fabs(exact));
@@ -341,7 +342,8 @@ TEST_CASE("attention: softmax and sum in double, without splits") {
         // Each weight is off by exp(+-score error), the exp itself, one rounding per position of its split, and an exp
         // and two roundings per join on the way (the tree of its group, then the groups, the sink), in the numerator
         // and in the sum alike.
-        const double joins = 5 + static_cast<double>(length / (kAttentionGroup * kAttentionSplit) + 1);
+        const int64_t groups = length / (kAttentionGroup * kAttentionSplit) + 1;
+        const auto joins = static_cast<double>(5 + groups);
         const double positions = static_cast<double>(std::min(length, kAttentionSplit));
         const double relative = 2 * (score_error + kExpError * (1 + joins) + (positions + 2 * joins + 2) * kEps);
         for (int64_t d = 0; d < head_dim; ++d) REQUIRE(std::fabs(out[d] - exact[d]) <= relative * v_max);

@@ -32,7 +32,7 @@ bool register_case(const OpCase& op_case);
 #define FT_OP_CASE(op_id, case_name)                                                            \
   static void case_name(const ft::KernelDesc& variant, const ft::KernelDesc& reference_kernel); \
   [[maybe_unused]] static const bool case_name##_registered =                                   \
-      ft::test::register_case({ft::OpId::op_id, #case_name, &case_name});                       \
+      ft::test::register_case({ft::OpId::op_id, #case_name, case_name});                        \
   static void case_name([[maybe_unused]] const ft::KernelDesc& variant,                         \
                         [[maybe_unused]] const ft::KernelDesc& reference_kernel)
 

@@ -77,8 +77,9 @@ TEST_CASE(
   }
   // 200 MB of banks each, so that staging and the dense part are small beside them, as they are beside a real model's.
   const std::pair<const char*, int> models[] = {{"bf16", 64}, {"nvfp4", 224}, {"fp8_block", 128}};
-  for (const auto& [format, experts] : models) {
-    CAPTURE(std::string(format));
+  for (const auto& [name, experts] : models) {
+    const std::string format = name;
+    CAPTURE(format);
     const TempFolder model, cache;
     write_made_model({.format = format, .layers = 1, .experts = experts, .hidden = 1024, .intermediate = 512},
                      model.path(), 2);

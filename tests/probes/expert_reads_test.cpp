@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <deque>
 
 #include "kernels/base/clock.h"
@@ -55,7 +56,7 @@ TEST_CASE("experts are whole, and what others read is taken off") {
   const ft::ExpertLayout layout = ft::expert_layout(ft::FormatId::kNvfp4, 2048, 768);
   CHECK(reads.expected_bytes >= 8.0 * (1 << 20));
   const double experts = reads.expected_bytes / static_cast<double>(layout.payload_bytes);
-  CHECK(experts == doctest::Approx(static_cast<double>(static_cast<int64_t>(experts + 0.5))));
+  CHECK(experts == doctest::Approx(std::round(experts)));
   // 4e9 a second remain, for the part of the 0.2 s that is not idle; one round of experts may take longer.
   CHECK(reads.counted_bytes >= 0.9 * 4e9 * 0.15);
   CHECK(reads.counted_bytes <= 1.1 * 4e9 * (counter.seconds - 0.05));

@@ -213,7 +213,8 @@ TEST_CASE("the load of others: a busy process is, time of this process is not") 
   REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
   const pid_t child = fork();
   REQUIRE(child >= 0);
-  while (child == 0) asm volatile("");  // until it is killed; a loop without effects may be left out
+  // Until it is killed; a loop without effects may be left out. NOLINTNEXTLINE(bugprone-infinite-loop)
+  while (child == 0) asm volatile("");
   {
     const OtherLoad load;
     usleep(400'000);

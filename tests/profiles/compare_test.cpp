@@ -107,7 +107,8 @@ TEST_CASE("another host, model or device is incomparable as a whole; another bui
       {"model.data_sample_hash", [](Profile& p) { p.identity.model.data_sample_hash = "0"; }},
       {"model.formats", [](Profile& p) { p.identity.model.formats = "experts bf16, dense bf16"; }},
       {"another device", [](Profile& p) { p.conditions.device = "host"; }}};
-  for (const auto& [words, change] : wholes) {
+  for (const auto& [said, change] : wholes) {
+    const std::string& words = said;
     CAPTURE(words);
     const ft::ProfileComparison comparison = compared(change);
     CHECK(comparison.exit_code() == ft::kExitIncomparable);
@@ -155,7 +156,8 @@ TEST_CASE("single metrics that cannot be compared say why, and do not fail by th
        [](Profile& p) { scale_times(series_of(p, "yardstick", "yardstick.h0"), 1.3); }},
       {"the machine ran at its own speed, by the yardstick, in 31 of 31 rounds of BASE and 0 of 31 of NEW", 16,
        [](Profile& p) { scale_times(series_of(p, "yardstick", "yardstick.all_threads.h0"), 1.3); }}};
-  for (const auto& [reason, count, change] : cases) {
+  for (const auto& [expected, count, change] : cases) {
+    const std::string& reason = expected;
     CAPTURE(reason);
     const ft::ProfileComparison comparison = compared(change);
     CHECK(comparison.count(Verdict::kIncomparable) == count);

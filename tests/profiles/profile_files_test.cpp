@@ -49,7 +49,7 @@ std::string refusal(const std::string& path) {
     ft::read_profile(path);
   } catch (const ft::Error& error) {
     CHECK(error.kind() == ft::ErrorKind::kUsage);
-    const std::string message = error.what();
+    std::string message = error.what();
     CAPTURE(message);
     CHECK(message.find("profile") == 0);
     CHECK(message.find(fs::path(path).filename()) != std::string::npos);

@@ -355,7 +355,8 @@ TEST_CASE("the schemas use only keywords that our explanation of a violation kno
                                     "maximum",         "minItems", "maxItems",    "minLength", "maxLength",
                                     "exclusiveMinimum"};
   const std::function<void(const Json&)> walk = [&](const Json& schema) {
-    for (const auto& [key, value] : schema.items()) {
+    for (const auto& [name, value] : schema.items()) {
+      const std::string& key = name;
       CAPTURE(key);
       CHECK(known.contains(key));
     }
