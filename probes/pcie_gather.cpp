@@ -22,7 +22,7 @@ constexpr int kMaxBlobs = 32;  // of one fetch
 constexpr int kCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, kMaxBlobs};
 constexpr int kMaxFetches = 16;
 constexpr int kOwnBlobs = 128;
-constexpr int64_t kOwnBlobBytes = 661 * 4096;  // 2.7 MB: an NVFP4 expert of 2048 x 768
+constexpr int64_t kOwnBlobBytes = int64_t{661} * 4096;  // 2.7 MB: an NVFP4 expert of 2048 x 768
 constexpr uint64_t kTimeoutNs = 2'000'000'000;
 
 struct Blob {
@@ -74,7 +74,7 @@ class Fetcher {
         most_(std::min<int>(kMaxBlobs, static_cast<int>(set_.blobs.size()))),
         repeat_(context.base.link_slowdown),
         slots_(most_ * set_.bytes),
-        lists_(int64_t{kMaxFetches} * (kMaxBlobs * static_cast<int64_t>(sizeof(cuda::Copy)) + 2 * 256) + 4096),
+        lists_(int64_t{kMaxFetches} * (kMaxBlobs * static_cast<int64_t>(sizeof(cuda::Copy)) + int64_t{2} * 256) + 4096),
         arrived_(int64_t{kMaxFetches} * kMaxBlobs * cuda::kArrivalParts * 4),
         proxy_(kMaxBlobs) {
     for (List& list : fetches_) list = {lists_.take<cuda::Copy>(kMaxBlobs), lists_.take<int32_t>(1)};

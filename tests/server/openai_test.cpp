@@ -123,7 +123,8 @@ TEST_CASE("what cannot be honoured is refused and the field named") {
       {R"("chat_template_kwargs": [])", "chat_template_kwargs"},
       {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
   };
-  for (const auto& [fields, path] : cases) {
+  for (const auto& [given, path] : cases) {
+    const std::string fields = given;
     CAPTURE(fields);
     CHECK(refused_chat(fields) == path);
   }

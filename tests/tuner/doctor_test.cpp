@@ -311,8 +311,9 @@ TEST_CASE("huge pages: what the mode promises, what a buffer got") {
   CHECK(find(check_facts(facts), "memory.huge_pages").fix.find("madvise") != std::string::npos);
   facts.settings.huge_page_mode = "always";
   facts.pages.bytes = 1000;
-  for (const auto& [granted, expected] :
+  for (const auto& [bytes, expected] :
        {std::pair(950, "ok"), std::pair(949, "note"), std::pair(800, "note"), std::pair(799, "warning")}) {
+    const int granted = bytes;
     CAPTURE(granted);
     facts.pages.huge_bytes = granted;
     CHECK(fact_state(facts, "memory.huge_pages") == expected);

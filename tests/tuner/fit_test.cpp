@@ -331,9 +331,10 @@ double cpu_seconds_of_fit(double spread, uint64_t seed) {
 TEST_CASE("cells of a machine that others kept busy cost the fit no more than a few times what quiet ones do") {
   const double quiet = cpu_seconds_of_fit(0.01, 1);
   // Without a limit to the moves of its search these take some 10 s each, and cells of a real tuning took minutes.
-  for (const auto& [spread, seed] : {std::pair{0.5, 3}, {1.0, 14}}) {
+  for (const auto& [spread, number] : {std::pair{0.5, 3}, {1.0, 14}}) {
+    const auto seed = static_cast<uint64_t>(number);
     CAPTURE(seed);
-    CHECK(cpu_seconds_of_fit(spread, static_cast<uint64_t>(seed)) < std::max(1.0, 20 * quiet));
+    CHECK(cpu_seconds_of_fit(spread, seed) < std::max(1.0, 20 * quiet));
   }
 }
 
