@@ -2,7 +2,7 @@
 """Checks what sources must not hold: check_text.py [ROOT]
 
 The environment is read in one place; no code that is switched off or commented out; no paths of somebody's machine; no
-notes to self; no tabs, trailing spaces or missing last newline; no junk-drawer file names.
+notes to self; no marks of a merge; no tabs, trailing spaces or missing last newline; no junk-drawer file names.
 """
 import pathlib
 import re
@@ -16,6 +16,7 @@ JUNK_NAMES = re.compile(r"^(utils?|misc|helpers?|common|stuff)(\.|_|$)")
 # Written in pieces, so that this file does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:" + "root|home|wor" + r"k|Users)/[\w.]")
 NOTE_TO_SELF = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+MERGE_MARK = re.compile(r"^(<{7}|>{7}) ")
 SWITCHED_OFF = re.compile(r"^\s*#\s*if\s+(0|false)\b")
 # A comment that is a statement: ends like one, and starts with a keyword, or has a call or an assignment and no prose.
 COMMENTED_CODE = re.compile(
@@ -36,6 +37,8 @@ def check_line(path, line):
         yield "a path of somebody's machine"
     if NOTE_TO_SELF.search(line) and path.suffix not in (".json", ".txt"):
         yield "a note to self: do it, or file an issue"
+    if MERGE_MARK.match(line):
+        yield "a mark of a merge: resolve it"
     if (cpp or path.suffix in (".py", ".build")) and "\t" in line:
         yield "tab"
     if line != line.rstrip() and path.suffix not in (".md", ".txt", ".json"):

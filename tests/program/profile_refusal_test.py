@@ -5,11 +5,7 @@ import json
 import os
 import unittest
 
-<<<<<<< HEAD
-from support import DONE, FAILED, SCRATCH, TINY_MOE, USAGE, ProgramTest, run, tiny_profile, tune
-=======
-from support import DONE, FAILED, HOST, TINY_MOE, USAGE, ProgramTest, run, tiny_profile
->>>>>>> w12-ux
+from support import DONE, FAILED, HOST, SCRATCH, TINY_MOE, USAGE, ProgramTest, run, tiny_profile, tune
 
 
 class ProfileTest(ProgramTest):
