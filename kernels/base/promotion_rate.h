@@ -2,6 +2,7 @@
 // with a fraction promotes one expert in some of its plans, spread as evenly as the multiples of the golden ratio lie
 // on a circle (Weyl's sequence), so that no layer count makes the same layers promote in every step. What a plan does
 // not use is not saved up. One definition for the slot table, the tuner's replay and the kernel that plans on a GPU.
+// Pure values.
 #pragma once
 
 #include <algorithm>

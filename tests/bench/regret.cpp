@@ -7,6 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "tuner/predictor.h"
+#include "tuner/search_space.h"
 
 namespace ft::bench {
 namespace {
@@ -61,12 +62,6 @@ double link_gbps(std::span<const Measurement> measurements, const AnalysisInput&
 constexpr double kShares[] = {0.25, 0.5, 0.75, 1};  // of a layer's misses that are fetched
 constexpr PromotionRate kPromotions[] = {0, PromotionRate::one_in(16), PromotionRate::one_in(4), 1, 2};
 
-SplitTable share_of_misses(int size, double share) {
-  SplitTable table(static_cast<size_t>(size) + 1, 0);
-  for (int m = 1; m <= size; ++m) table[static_cast<size_t>(m)] = static_cast<int>(std::ceil(share * m));
-  return table;
-}
-
 // With threads, slots, mechanism and prefetches of `config` the other splits and promotions of its strategy.
 std::vector<CandidateSpec> other_policies(const EngineConfig& config, const SearchInput& input, int max_distinct) {
   std::vector<CandidateSpec> specs;
@@ -81,7 +76,7 @@ std::vector<CandidateSpec> other_policies(const EngineConfig& config, const Sear
   if (config.slots == 0 || (config.strategy != Strategy::kCpu && config.strategy != Strategy::kHybrid)) return specs;
   std::vector<SplitTable> tables = {config.fetch_of_misses};
   if (config.strategy == Strategy::kHybrid) {
-    for (const double share : kShares) tables.push_back(share_of_misses(max_distinct, share));
+    for (const double share : kShares) tables.push_back(constant_share(max_distinct, share));
   }
   for (const SplitTable& table : tables) {
     for (const PromotionRate promotions : kPromotions) {

@@ -84,6 +84,7 @@ TEST_CASE("a search does not replay more than its bound, whatever is offered, an
     model.cost.cost[CostTerm::kCpuPerExpert] = 400e-6 / threads;
     model.cost.cost[CostTerm::kCpuFixed] = 3e-6 * threads;
     bench.input.models.push_back(model);
+    if (bench.input.models.size() == 3) CHECK(search(bench.input).remarks.empty());  // three thread counts stay inside
   }
   bench.input.cores = 64;
   const SearchResult many = search(bench.input);
