@@ -1,7 +1,8 @@
 // The real engine, candidate by candidate, interleaved: what the tuner checks its predictions with. Each candidate
-// starts from the cache content that its trace replay ended with and a KV cache filled to the context; its text goes on
-// where the prompt ended, so that routing is a real text's. The KV cache is filled once and copied: its bits do not
-// depend on the candidate.
+// starts with a KV cache filled to the context and the cache content that its trace replay had in the middle of the
+// trace, and goes on as the trace does from there: the forced trace itself, or the text that it was recorded from. So
+// it meets the misses that were predicted. The KV cache is filled once and copied: its bits do not depend on the
+// candidate.
 #include <algorithm>
 #include <cmath>
 
@@ -82,6 +83,10 @@ class DecodeProbe final : public Probe {
   }
 
  private:
+  static bool forces_routing(const ProbeContext& context) {
+    return context.base.weights.synthetic && context.trace != nullptr;
+  }
+
   // Every (context, batch) gets an equal share of what the ones before it left of the time.
   void run_group(ProbeContext& context, size_t begin, size_t next, double end, std::vector<Samples>& result) {
     Group group;
@@ -90,7 +95,7 @@ class DecodeProbe final : public Probe {
       context.say("engine of " + context.candidates[i].name);
       group.engines.push_back(
           std::make_unique<Engine>(context.model, context.candidates[i].config, context.memory_inputs));
-      if (context.base.weights.synthetic && context.trace != nullptr) group.engines.back()->set_routing(context.trace);
+      if (forces_routing(context)) group.engines.back()->set_routing(context.trace);
       group.runs.push_back(std::make_unique<DecodeRun>(*group.engines.back(), context.text_ids));
     }
     group.fill_seconds_left = kPrefillShare * (end - now_seconds());
@@ -99,11 +104,11 @@ class DecodeProbe final : public Probe {
       const std::string what = std::to_string(group.runs.size()) + " candidates, context " + std::to_string(position);
       context.say("prompts of " + what);
       fill(context, group, position);
-      for (const int batch : context.batches) {
+      for (size_t b = 0; b < context.batches.size(); ++b) {
         if (context.interrupted && context.interrupted()) return;
-        context.say(what + ", batch " + std::to_string(batch));
+        context.say(what + ", batch " + std::to_string(context.batches[b]));
         const double seconds = std::max(0.0, end - now_seconds()) / static_cast<double>(points_left--);
-        run_point(context, group, position, batch, seconds, result);
+        run_point(context, group, position, b, seconds, result);
       }
     }
   }
@@ -121,13 +126,30 @@ class DecodeProbe final : public Probe {
     group.fill_seconds_left -= now_seconds() - begin;
   }
 
-  void run_point(ProbeContext& context, Group& group, int64_t asked_context, int batch, double seconds,
+  // Gives the seconds of a step. All candidates of a point go on from the same tokens.
+  static double start(const ProbeContext& context, const DecodeCandidate& candidate, Engine& engine, DecodeRun& run,
+                      size_t batch_index) {
+    const int batch = static_cast<int>(context.batches[batch_index]);
+    if (candidate.starts.empty()) return run.start({}, batch, {});
+    const DecodeStart& from = candidate.starts[batch_index];
+    FT_CHECK(from.trace_tokens.size() == static_cast<size_t>(batch));
+    std::vector<int64_t> text_at;
+    for (int i = 0; i < batch; ++i) {
+      const int64_t token = from.trace_tokens[static_cast<size_t>(i)];
+      if (forces_routing(context)) engine.place_in_routing(run.sequence(i), token);
+      if (!context.text_of_trace.empty()) text_at.push_back(context.text_of_trace[static_cast<size_t>(token)]);
+    }
+    return run.start(from.content, batch, text_at);
+  }
+
+  void run_point(ProbeContext& context, Group& group, int64_t asked_context, size_t batch_index, double seconds,
                  std::vector<Samples>& result) {
+    const int batch = static_cast<int>(context.batches[batch_index]);
     std::vector<Series> series;
     double fastest = seconds, step_of_each = 0;
     for (size_t i = 0; i < group.runs.size(); ++i) {
-      const DecodeCandidate& candidate = context.candidates[group.begin + i];
-      const double step = group.runs[i]->start(candidate.content, batch);
+      const double step =
+          start(context, context.candidates[group.begin + i], *group.engines[i], *group.runs[i], batch_index);
       fastest = std::min(fastest, step);
       step_of_each += step;
       series.push_back(make_series(context, group.begin + i, *group.runs[i], asked_context, batch));

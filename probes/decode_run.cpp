@@ -30,10 +30,8 @@ int64_t DecodeRun::base_of(int64_t context, int64_t max_context) {
 }
 
 // Sequences of a batch read the text apart from each other.
-int32_t DecodeRun::token(int sequence, int64_t at) const {
-  const auto size = static_cast<int64_t>(text_.size());
-  const auto sequences = static_cast<int64_t>(sequences_.size());
-  return text_[static_cast<size_t>((at + sequence * size / sequences) % size)];
+int64_t DecodeRun::apart(int sequence) const {
+  return sequence * static_cast<int64_t>(text_.size()) / static_cast<int64_t>(sequences_.size());
 }
 
 void DecodeRun::fill(int64_t length) {
@@ -44,10 +42,10 @@ void DecodeRun::fill(int64_t length) {
     if (!engine_.can_rewind(sequences_[i], kept)) kept = 0;
     engine_.rewind_sequence(sequences_[i], kept);
     ids.clear();
-    for (int64_t p = kept; p < length; ++p) ids.push_back(token(static_cast<int>(i), p));
+    for (int64_t p = kept; p < length; ++p) ids.push_back(token(apart(static_cast<int>(i)) + p));
     if (!ids.empty()) engine_.prefill(sequences_[i], ids);
   }
-  length_ = position_ = text_at_ = length;
+  length_ = position_ = length;
   mark();
 }
 
@@ -57,7 +55,6 @@ void DecodeRun::copy_from(const DecodeRun& filled) {
     engine_.copy_sequence(sequences_[i], filled.engine_, filled.sequences_[i]);
   }
   length_ = position_ = filled.length_;
-  text_at_ = filled.text_at_;
   mark();
 }
 
@@ -73,11 +70,13 @@ void DecodeRun::rewind() {
   position_ = length_;
 }
 
-double DecodeRun::start(const SlotTable::Content& content, int batch) {
+double DecodeRun::start(const SlotTable::Content& content, int batch, std::span<const int64_t> text_at) {
   FT_CHECK(batch >= 1 && batch <= static_cast<int>(sequences_.size()));
+  FT_CHECK(text_at.empty() || text_at.size() == static_cast<size_t>(batch));
   rewind();
   batch_ = batch;
-  text_at_ = length_;
+  text_at_.assign(text_at.begin(), text_at.end());
+  for (int i = static_cast<int>(text_at.size()); i < batch; ++i) text_at_.push_back(apart(i) + length_);
   steps_taken_ = 0;
   if (!content.key_of_slot.empty()) engine_.restore_cache(content);
   double seconds = 0;
@@ -108,12 +107,11 @@ void DecodeRun::step() {
   runs_.clear();
   for (int i = 0; i < batch_; ++i) {
     const auto index = static_cast<size_t>(i);
-    ids_[index] = token(i, text_at_);
+    ids_[index] = token(text_at_[index]++);
     runs_.push_back({sequences_[index], position_, std::span(ids_).subspan(index, 1), false, true});
   }
   engine_.step(runs_);
   ++position_;
-  ++text_at_;
   ++steps_taken_;
 }
 

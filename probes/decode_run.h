@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,10 @@ class DecodeRun {
   void copy_from(const DecodeRun& filled);    // the same tokens and keys and values, without computing them
 
   // A point of `batch` sequences from here on: starts the cache from `content` (empty: as it is), discards the first
-  // turns, clears the counters. Gives the seconds of a step.
-  double start(const SlotTable::Content& content, int batch);
+  // turns, clears the counters. Gives the seconds of a step. The sequences read the text on from the indexes `text_at`,
+  // one each (empty: from where their prompts ended).
+  double start(const SlotTable::Content& content, int batch, std::span<const int64_t> text_at);
+  int sequence(int index) const { return sequences_[static_cast<size_t>(index)]; }  // of the engine
   void settle_with(int steps) { settle_steps_ = steps; }  // 1 .. kMaxSettleSteps; fewer when max_context is small
   double tokens_per_second();                             // one turn, over all sequences
 
@@ -49,7 +52,8 @@ class DecodeRun {
   struct Mark {
     uint64_t hits = 0, experts = 0;
   };
-  int32_t token(int sequence, int64_t at) const;
+  int64_t apart(int sequence) const;  // in the text, from the first sequence
+  int32_t token(int64_t at) const { return text_[static_cast<size_t>(at) % text_.size()]; }
   double hit_rate(size_t from, size_t to) const;
   void mark();
   void rewind();
@@ -64,9 +68,9 @@ class DecodeRun {
   std::vector<SequenceMark> starts_;  // of every sequence at length_
   int batch_ = 1;
   int settle_steps_ = kMaxSettleSteps;
-  int64_t length_ = 0;    // of the sequences between turns
-  int64_t position_ = 0;  // of the batch within a turn
-  int64_t text_at_ = 0;
+  int64_t length_ = 0;            // of the sequences between turns
+  int64_t position_ = 0;          // of the batch within a turn
+  std::vector<int64_t> text_at_;  // of every sequence: its next token
   uint64_t steps_taken_ = 0;
   std::vector<Mark> marks_ = {Mark{}};
 };

@@ -44,11 +44,17 @@ struct ExpertShape {
   int64_t hidden = 0, intermediate = 0;
 };
 
-// What `decode` runs: a candidate of the tuner and the cache content that its replay ended with.
+// Where a run of `decode` goes on from: the cache content that a replay had before some token of the trace, and that
+// token, one for each sequence of the batch.
+struct DecodeStart {
+  SlotTable::Content content;
+  std::vector<int64_t> trace_tokens;
+};
+// What `decode` runs: a candidate of the tuner.
 struct DecodeCandidate {
   std::string name;
   EngineConfig config;
-  SlotTable::Content content;  // empty: starts as the engine does
+  std::vector<DecodeStart> starts;  // per batch of the context; empty: as engine and text are
 };
 
 struct ProbeContext {
@@ -74,6 +80,7 @@ struct ProbeContext {
   std::vector<int> batches;                 // likewise, each at most base.max_batch
   std::vector<DecodeCandidate> candidates;  // `decode`
   std::vector<int32_t> text_ids;            // tokens of real text, for `decode`: prompt and what follows it
+  std::vector<int64_t> text_of_trace;       // of a recorded trace: every token's index in text_ids
   double bank_gb = 0;                       // `bank`: 10^9 bytes; 0: as much as is reasonable
 };
 

@@ -105,9 +105,10 @@ std::vector<int32_t> joined(const std::vector<std::vector<int32_t>>& sequences) 
   return ids;
 }
 
-RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
-                          const RecordOptions& options) {
-  RoutingTrace trace;
+RecordedTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
+                           const RecordOptions& options) {
+  RecordedTrace recorded;
+  RoutingTrace& trace = recorded.trace;
   trace.source = "recorded: " + std::string(kPromptsVersion);
   const ModelGeometry& geometry = engine.geometry();
   const int64_t per_token = static_cast<int64_t>(geometry.moe_layers.size()) * geometry.expert.top_k;
@@ -115,6 +116,7 @@ RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>
   const auto texts = static_cast<int64_t>(sequences.size());
   const int64_t least = texts == 0 ? 0 : (options.min_tokens + texts - 1) / texts;  // of every text
   const double start = now_seconds();
+  int64_t text_begin = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     // What earlier sequences left unused is shared among the later ones.
     const auto left = static_cast<double>(sequences.size() - s);
@@ -133,9 +135,11 @@ RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>
       if (options.interrupted && options.interrupted()) break;
       const TokenRun run{sequence, p, std::span(ids).subspan(static_cast<size_t>(p), 1), false, true};
       engine.step({&run, 1});
+      recorded.text_at.push_back(text_begin + p);
     }
     engine.record_routing(nullptr);
     engine.close_sequence(sequence);
+    text_begin += static_cast<int64_t>(ids.size());
   }
   if (trace.tokens < 1) {
     throw Error(ErrorKind::kFailed, {.what = "no routing was recorded",
@@ -143,7 +147,7 @@ RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>
                                      .allowed = "at least one decoded token",
                                      .action = "give more time (--budget) or a longer context"});
   }
-  return trace;
+  return recorded;
 }
 
 }  // namespace ft

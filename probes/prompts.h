@@ -33,7 +33,11 @@ struct RecordOptions {
 };
 // Decodes the sequences one after the other, each id given rather than sampled, and records which experts the router
 // chose. Throws Error(kFailed) when nothing could be recorded.
-RoutingTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
-                          const RecordOptions& options);
+struct RecordedTrace {
+  RoutingTrace trace;
+  std::vector<int64_t> text_at;  // of every token of the trace, its index in joined(sequences)
+};
+RecordedTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
+                           const RecordOptions& options);
 
 }  // namespace ft

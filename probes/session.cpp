@@ -184,7 +184,9 @@ void ProbeSession::record_routing(const std::vector<std::vector<int32_t>>& promp
   record.interrupted = context_.interrupted;
   const auto stopped = [this] { return context_.interrupted && context_.interrupted(); };
   try {
-    context_.trace = std::make_shared<RoutingTrace>(record_trace(*engine, prompts, record));
+    RecordedTrace recorded = record_trace(*engine, prompts, record);
+    context_.trace = std::make_shared<RoutingTrace>(std::move(recorded.trace));
+    context_.text_of_trace = std::move(recorded.text_at);
   } catch (const Error&) {
     if (!stopped()) throw;
   }

@@ -116,7 +116,21 @@ Analysis analyze(const AnalysisInput& input) {
   return analysis;
 }
 
-std::vector<DecodeCandidate> decode_candidates(const Analysis& analysis) {
+DecodeCandidate decode_candidate(std::string name, const CandidatePrediction& candidate, const SearchInput& input) {
+  DecodeCandidate decode{std::move(name), candidate.config, {}};
+  if (candidate.replays == nullptr) return decode;
+  for (size_t b = 0; b < input.batches.size(); ++b) {
+    DecodeStart start;
+    start.content = (*candidate.replays)[b].content;
+    const int64_t step = run_start_step(input.sequences[b], input.discard_steps);
+    for (const TraceSequence& sequence : input.sequences[b]) start.trace_tokens.push_back(sequence.begin + step);
+    decode.starts.push_back(std::move(start));
+  }
+  return decode;
+}
+
+std::vector<DecodeCandidate> decode_candidates(const AnalysisInput& input, const Analysis& analysis) {
+  const SearchInput question = search_input(input, analysis.models);
   std::vector<DecodeCandidate> candidates;
   for (const size_t index : analysis.confirmed) {
     const CandidatePrediction& candidate = analysis.search.ranked[index];
@@ -126,7 +140,7 @@ std::vector<DecodeCandidate> decode_candidates(const Analysis& analysis) {
     if (candidate.config.look_ahead != LookAhead::kOff) {
       name += fmt::format(".look_ahead={}", candidate.config.max_prefetches_per_layer);
     }
-    candidates.push_back({name, candidate.config, candidate.content});
+    candidates.push_back(decode_candidate(std::move(name), candidate, question));
   }
   return candidates;
 }

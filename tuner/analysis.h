@@ -57,8 +57,9 @@ struct Analysis {
 // can run; kUsage for a pinned thread count that was not measured.
 Analysis analyze(const AnalysisInput& input);
 
-// What `decode` is to run: the engine's configuration and the cache content at the end of its replay.
-std::vector<DecodeCandidate> decode_candidates(const Analysis& analysis);
+// What `decode` is to run: the engine's configuration and where each batch goes on in the trace.
+std::vector<DecodeCandidate> decode_candidates(const AnalysisInput& input, const Analysis& analysis);
+DecodeCandidate decode_candidate(std::string name, const CandidatePrediction& candidate, const SearchInput& input);
 
 // The sections of a profile that follow from measurements.
 struct Conclusion {

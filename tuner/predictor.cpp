@@ -44,7 +44,10 @@ const Predictor::Replays& Predictor::replays_of(const SlotUse& use) {
   options.max_prefetches = use.max_prefetches;
   options.fill_first = true;
   std::vector<ReplayResult> results;
-  for (const auto& sequences : input_.sequences) results.push_back(replay(sequences, options));
+  for (const auto& sequences : input_.sequences) {
+    options.content_step = run_start_step(sequences, options.discard_steps);
+    results.push_back(replay(sequences, options));
+  }
   found = std::make_shared<const std::vector<ReplayResult>>(std::move(results));
   return found;
 }
@@ -91,7 +94,6 @@ CandidatePrediction Predictor::predict(const CandidateSpec& spec) {
                         : describe_split(spec.use.fetch_of_misses, spec.use.promotions);
   if (spec.use.max_prefetches > 0) candidate.split += "; prefetch " + std::to_string(spec.use.max_prefetches);
   if (spec.mechanism == FetchMechanism::kCopyEngine) candidate.split += "; copy engine";
-  candidate.content = results[0].content;
   for (const ReplayResult& result : results) candidate.hit_rate.push_back(result.hit_rate);
   const CostParameters cost = cost_of(spec, model.cost.cost);
   candidate.tok_s = rates(cost, model.dense.cost, results);

@@ -46,10 +46,10 @@ struct CandidatePrediction {
   std::string split;  // for people: "fetch all", "fetch 1 more at 2, 5; promote 1; prefetch 2; copy engine"
   // Per (context, batch), contexts outermost: tokens per second over the whole batch, with kFitConfidence interval.
   std::vector<double> tok_s, low, high;
-  std::vector<double> hit_rate;                              // per batch
-  std::vector<StepParts> parts;                              // per (context, batch), likewise
-  std::shared_ptr<const std::vector<ReplayResult>> replays;  // per batch; null: not replayed
-  SlotTable::Content content;       // at the end of the replay of the first batch: where a measured run starts
+  std::vector<double> hit_rate;  // per batch
+  std::vector<StepParts> parts;  // per (context, batch), likewise
+  // Per batch, with the content at run_start_step; null: not replayed.
+  std::shared_ptr<const std::vector<ReplayResult>> replays;
   double score = 0;                 // geometric mean of tok_s: what is ranked
   std::vector<double> score_draws;  // the same for every draw of the fit
   std::string verdict;              // "chosen", or why not

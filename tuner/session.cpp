@@ -106,8 +106,9 @@ class Tuning {
       if (probe->id() != "decode") run_probe(*probe);
     }
     stop_if_interrupted();
-    const Analysis analysis = analyze(analysis_input());
-    context().candidates = decode_candidates(analysis);
+    const AnalysisInput input = analysis_input();
+    const Analysis analysis = analyze(input);
+    context().candidates = decode_candidates(input, analysis);
     for (const auto& probe : make_probes()) {
       if (probe->id() == "decode") run_probe(*probe);
     }

@@ -102,6 +102,9 @@ class Engine {
   // p of sequence s takes trace token (p + s * tokens / max_batch) mod tokens. Throws Error when it does not fit the
   // model.
   void set_routing(std::shared_ptr<const RoutingTrace> trace);
+  // From its next token on, `sequence` walks the forced trace from `trace_token`. REQUIRES an open sequence, a trace
+  // that is set, 0 <= trace_token < its tokens.
+  void place_in_routing(int sequence, int64_t trace_token);
   bool routing_is_synthetic() const;
 
   // --- for probes: the parts of a step, timed as they serve; serve numerics only (Error otherwise) ---

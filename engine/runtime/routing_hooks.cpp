@@ -49,8 +49,14 @@ void RoutingHooks::force(std::shared_ptr<const RoutingTrace> trace) {
 int64_t RoutingHooks::trace_token(const StepTokens& tokens, int64_t t) const {
   const auto token = static_cast<size_t>(t);
   const int sequence = tokens.sequence[token];
-  const int64_t offset = sequence * forced_->tokens / max_sequences_ + advanced_[static_cast<size_t>(sequence)];
-  return (tokens.position[token] + offset) % forced_->tokens;
+  const int64_t at = tokens.position[token] + apart(sequence) + advanced_[static_cast<size_t>(sequence)];
+  const int64_t wrapped = at % forced_->tokens;
+  return wrapped < 0 ? wrapped + forced_->tokens : wrapped;  // a sequence may have been placed behind its position
+}
+
+void RoutingHooks::place(int sequence, int64_t position, int64_t trace_token) {
+  FT_CHECK(forced());
+  advanced_[static_cast<size_t>(sequence)] = trace_token - position - apart(sequence);
 }
 
 void RoutingHooks::choose(const StepTokens& tokens, int layer, int32_t* ids) const {

@@ -27,6 +27,8 @@ class RoutingHooks {
   // A forced trace goes on by `tokens` for this sequence, whatever its positions; restart() takes that back.
   void advance(int sequence, int64_t tokens) { advanced_[static_cast<size_t>(sequence)] += tokens; }
   void restart(int sequence) { advanced_[static_cast<size_t>(sequence)] = 0; }
+  // The same, but so that the sequence's token at `position` takes trace token `trace_token`. REQUIRES forced().
+  void place(int sequence, int64_t position, int64_t trace_token);
   // `sequence` goes on in a forced trace where `other_sequence` of `other` is: for a copied sequence.
   void continue_from(int sequence, const RoutingHooks& other, int other_sequence) {
     advanced_[static_cast<size_t>(sequence)] = other.advanced_[static_cast<size_t>(other_sequence)];
@@ -56,6 +58,7 @@ class RoutingHooks {
  private:
   void check_shape(const RoutingTrace& trace) const;
   int64_t trace_token(const StepTokens& tokens, int64_t t) const;
+  int64_t apart(int sequence) const { return sequence * forced_->tokens / max_sequences_; }
 
   int layers_ = 0, experts_ = 0, top_k_ = 0;
   int max_sequences_ = 0;

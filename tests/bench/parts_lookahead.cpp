@@ -126,7 +126,7 @@ void run_router_precision(Bench& bench, const std::string& model_path) {
     if (std::filesystem::exists(tokenizer_path)) tokenizer = Tokenizer::load(tokenizer_path);
     RecordOptions record;
     record.max_tokens = kTokens;
-    const RoutingTrace trace = record_trace(engine, prompt_ids(tokenizer.get(), geometry.vocab, 1), record);
+    const RoutingTrace trace = record_trace(engine, prompt_ids(tokenizer.get(), geometry.vocab, 1), record).trace;
     const PredictionStatistics statistics = prediction_statistics(trace);
     bench.report.info("lookahead", name + ": precision", statistics.precision(), "",
                       std::to_string(trace.tokens) + " tokens of " + std::string(kPromptsVersion));

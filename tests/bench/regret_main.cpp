@@ -71,9 +71,9 @@ class Scorer {
  private:
   DecodeCandidate candidate(size_t index) const {
     const CandidatePrediction& prediction = pool_[index];
-    return {fmt::format("{}.slots={}.threads={}.{}", strategy_name(prediction.config.strategy), prediction.config.slots,
-                        prediction.config.threads, prediction.split),
-            prediction.config, prediction.content};
+    return decode_candidate(fmt::format("{}.slots={}.threads={}.{}", strategy_name(prediction.config.strategy),
+                                        prediction.config.slots, prediction.config.threads, prediction.split),
+                            prediction, search_input(session_.input, session_.analysis.models));
   }
 
   // The choice and as many as fit beside it, from `begin`; the candidates of the session are that group then.

@@ -56,7 +56,7 @@ void check_turns(const std::string& path) {
     run.fill(filled);
     copied.copy_from(run);
     for (DecodeRun* one : {&run, &copied}) {
-      one->start({}, 1);
+      one->start({}, 1, {});
       one->settle_with(kMaxSettleSteps);
       int64_t at = filled + kDiscardedTurns * kTimedSteps;
       for (int turn = 0; turn < 3; ++turn) {

@@ -211,13 +211,16 @@ TEST_CASE("the recorded trace is of the model, within its bound, from several te
   ProbeContext& context = session.context();
   const std::unique_ptr<Engine> engine = make_probe_engine(context, 1);
   CHECK_THROWS_AS(record_trace(*engine, {{1, 2, 3, 4, 5}}, {.max_tokens = 0, .seconds = 0, .interrupted = {}}), Error);
-  const RoutingTrace four = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
-                                         {.max_tokens = 4, .seconds = 0, .interrupted = {}});
-  CHECK(four.tokens == 4);
+  const RecordedTrace four = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
+                                          {.max_tokens = 4, .seconds = 0, .interrupted = {}});
+  CHECK(four.trace.tokens == 4);
+  CHECK(four.text_at == std::vector<int64_t>{4, 5, 12, 13});  // behind the tokens that lead in
   // No time at all, and still as many as a replay needs.
-  const RoutingTrace least = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
-                                          {.max_tokens = 8, .seconds = 1e-9, .min_tokens = 5, .interrupted = {}});
-  CHECK(least.tokens == 6);
+  const RecordedTrace least = record_trace(*engine, {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 10, 11, 12, 13, 14, 15}},
+                                           {.max_tokens = 8, .seconds = 1e-9, .min_tokens = 5, .interrupted = {}});
+  CHECK(least.trace.tokens == 6);
+  REQUIRE(context.text_of_trace.size() == static_cast<size_t>(trace.tokens));
+  for (const int64_t at : context.text_of_trace) CHECK(at < static_cast<int64_t>(context.text_ids.size()));
 }
 
 TEST_CASE("an expert set is cold, or says why it is not") {

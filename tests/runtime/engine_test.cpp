@@ -343,6 +343,39 @@ TEST_CASE("synthetic routing decides which experts run") {
   CHECK(counters.expert_hits == 8 * 6 * 4);
 }
 
+TEST_CASE("a sequence placed in a forced routing walks on from there, and so after going back") {
+  const LoadedModel model = tiny();
+  auto trace = std::make_shared<RoutingTrace>();
+  trace->layers = 6;
+  trace->experts = 32;
+  trace->top_k = 4;
+  trace->tokens = 7;  // token t takes experts 4 t .. 4 t + 3
+  for (int t = 0; t < 7; ++t) {
+    for (int i = 0; i < 6 * 4; ++i) trace->ids.push_back(static_cast<int16_t>(4 * t + i % 4));
+  }
+  Engine engine(model, config_for(model, Strategy::kOffload, 48, 2, 2), kPlenty);
+  engine.set_routing(trace);
+  const int first = engine.open_sequence(), second = engine.open_sequence();
+  engine.prefill(first, kPrompt);
+  RoutingTrace walked;
+  engine.record_routing(&walked);
+  const auto step = [&](int sequence) {
+    const int32_t id = 3;
+    const TokenRun run{.sequence = sequence, .position = engine.sequence_length(sequence), .ids = {&id, 1}};
+    engine.step({&run, 1});
+    return walked.at(walked.tokens - 1, 5)[0] / 4;
+  };
+  for (const int sequence : {first, second}) {
+    CAPTURE(sequence);
+    for (const int64_t from : {5, 0, 6}) {  // before and behind where it would be
+      engine.place_in_routing(sequence, from);
+      for (int64_t t = from; t < from + 9; ++t) CHECK(step(sequence) == t % 7);
+      engine.rewind_sequence(sequence, engine.sequence_length(sequence) - 4);
+      CHECK(step(sequence) == (from + 9) % 7);
+    }
+  }
+}
+
 TEST_CASE("the parts for probes run, and leave no wrong weights behind") {
   const LoadedModel model = tiny();
   const EngineConfig config = config_for(model, Strategy::kHybrid, 40, 2, 2);

@@ -43,9 +43,23 @@ TEST_CASE("numbers alone give models, candidates, a decision and what is served"
   REQUIRE(analysis.models.size() == 1);
   CHECK(analysis.models[0].cost.cost[CostTerm::kLinkPerExpert] == doctest::Approx(50e-6).epsilon(0.01));
   CHECK(analysis.confirmed.size() >= 3);
-  const std::vector<DecodeCandidate> candidates = decode_candidates(analysis);
+  const std::vector<DecodeCandidate> candidates = decode_candidates(bench.input, analysis);
   REQUIRE(candidates.size() == analysis.confirmed.size());
   CHECK(candidates.back().config.strategy == Strategy::kOffload);  // plain offload last
+  // Every batch goes on from the middle of its sequences, with the cache that the replay had there.
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const DecodeCandidate& candidate = candidates[i];
+    REQUIRE(candidate.starts.size() == bench.input.batches.size());
+    for (size_t b = 0; b < candidate.starts.size(); ++b) {
+      const DecodeStart& start = candidate.starts[b];
+      const int64_t batch = bench.input.batches[b], part = bench.trace.tokens / batch;
+      REQUIRE(static_cast<int64_t>(start.trace_tokens.size()) == batch);
+      for (int64_t s = 0; s < batch; ++s) CHECK(start.trace_tokens[static_cast<size_t>(s)] == s * part + part / 2);
+      const CandidatePrediction& predicted = analysis.search.ranked[analysis.confirmed[i]];
+      CHECK(start.content.key_of_slot == (*predicted.replays)[b].content.key_of_slot);
+      CHECK(static_cast<int64_t>(start.content.key_of_slot.size()) == candidate.config.slots);
+    }
+  }
   const Conclusion unconfirmed = conclude(bench.input, analysis);
   CHECK(unconfirmed.decision.warnings[0].find("not confirmed") != std::string::npos);
   CHECK(unconfirmed.serve.strategy == strategy_name(analysis.search.ranked[0].config.strategy));
