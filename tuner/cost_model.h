@@ -21,8 +21,9 @@
 // step, and the step ends when all are there: they slow CPU experts as fetches do, and
 //   t_step = max(t_dense + a_q + sum of t_layer,  sum of the link's time for fetches and promotions)
 // a_q is the kernel that copies them: it holds multiprocessors during the whole step. Promotions that do not fit beside
-// a layer's arms add their time to the layer, at most as long as its base and the dense part take (measured: 30 to 55
-// us a layer that promotes in a hybrid, none where the CPU's experts take longer than the copy). Look-ahead: a_r + e_r
+// a layer's arms, at the link's speed beside the CPU, add their time to the layer, at most twice what its base and the
+// dense part take (measured: 30 to 55 us a layer that promotes in a hybrid, none where the CPU's experts take longer
+// than the copy). Look-ahead: a_r + e_r
 // tokens a layer for the predicting router, and the link carries prefetched experts too, behind the layer's own
 // fetches: they slow what runs beside them like fetches, and where link time of a layer (fetches, then s_f for each
 // prefetched one) is longer than the layer and what follows it before the next one, the next layer waits for the rest.

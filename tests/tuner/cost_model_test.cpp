@@ -106,16 +106,20 @@ TEST_CASE("on a GPU promotions use what fetches leave of the link, over the whol
   CHECK(step_us() == doctest::Approx(330 + 3 * 20));
   replay.distribution = {{full_counts(1, 0, 0, 2, 1), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
   CHECK(step_us() == doctest::Approx(330 + 3 * 30));  // beside two experts there is time
-  // A layer waits for them at most as long as its base and the dense part take: 100 + 3 x (10 + 90 + 30) + 110.
-  replay.distribution = {{full_counts(1, 0, 0, 3, 3), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
-  CHECK(step_us() == doctest::Approx(600));
-  // With four in each, 690, the link has 700 us to do, after the 20 before the first layer.
+  // A layer waits for them at most twice as long as its base and the dense part take, 60: 100 + 3 x (10 + 120 + 60) +
+  // 110.
   replay.distribution = {{full_counts(1, 0, 0, 4, 4), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
-  CHECK(step_us() == doctest::Approx(20 + 700));
+  CHECK(step_us() == doctest::Approx(780));
+  // With eight in each, 1140, the link has 1300 us to do, after the 20 before the first layer.
+  replay.distribution = {{full_counts(1, 0, 0, 8, 8), 3}, {full_counts(1, 0, 2, 0, 0), 1}};
+  CHECK(step_us() == doctest::Approx(20 + 1300));
   // They slow the CPU's experts while they run, as fetches do.
   cost[CostTerm::kContentionCompute] = 0.5;
   replay.distribution = {{full_counts(1, 0, 0, 1, 1), 4}};
   CHECK(step_us() == doctest::Approx(100 + 4 * (10 + 45 + 5)));
+  // And the CPU slows them, beside it and behind it.
+  cost[CostTerm::kContentionLink] = 0.2;
+  CHECK(step_us() == doctest::Approx(100 + 4 * (10 + 45 + 15)));
 }
 
 TEST_CASE("a layer's time in closed form, host device") {
