@@ -147,13 +147,20 @@ void CudaBackend::compressed_attention(const CompressedAttentionSpec& spec) {
   cuda::compressed_keep(args, main_.handle());
 }
 
-// A group is a product of its own: its rows of the matrix are whole tiles.
+// A group is a product of its own: its rows of the matrix are whole tiles. Of a prompt all are one launch, where groups
+// are whole tiles of that too.
 void CudaBackend::grouped_linear(Slot from, MatrixId weight, int groups, Slot to) {
   const Rows source = rows(from), target = rows(to);
   const PackedMatrix& matrix = (*weights_)[weight];
   const PackedLayout& layout = matrix.layout;
   const int64_t cols = layout.cols, tiles = layout.row_tiles / groups;
   FT_CHECK(layout.rows == tiles * groups * kRowsPerTile);
+  if (!decode_ && cuda::prefill_groups_take(layout, groups)) {
+    auto* words = packed_.as<uint32_t>();
+    prefill_pack(source.data, source.width, count_, groups * cols, {});
+    cuda::prefill_linear({matrix, words, count_, nullptr, target.data, target.width, false, groups}, main_.handle());
+    return;
+  }
   for (int group = 0; group < groups; ++group) {
     const int64_t before = group * tiles;
     PackedMatrix part = matrix;
