@@ -103,7 +103,7 @@ struct CompressedAttendArgs {
   float scale = 0;
   const float* sinks = nullptr;  // (heads), or none
 };
-// Heads of a multiple of 8 dimensions up to 512, as far as the device's shared memory goes (202 KiB for 512), rows on
+// Heads of a multiple of 8 dimensions up to 512, as far as the device's shared memory goes (210 KiB for 512), rows on
 // 16 bytes.
 bool compressed_attend_takes(const CompressedArgs& args);
 void compressed_attend(const CompressedArgs& args, const CompressedGroup& group, const CompressedAttendArgs& attend,

@@ -4,13 +4,14 @@
 //
 // Rows come in tiles of 64, in the order of compressed_gather (window, then entries), straight from this step's rows,
 // the ring, or the entries, through two buffers. Of 512 dimensions: queries 64 KiB, buffers 2 x 64, weights 16, maxima
-// and sums 2: 210 of an H100's 227 KiB, so one block an SM, of 16 warps (128 registers a thread). A warp has 16 heads,
-// and of a tile's scores a quarter of the rows (8 registers), of the sums a quarter of the dimensions (64 registers);
-// the four warps of the same heads exchange maxima and weights through shared memory, between barriers of their own.
-// Tiles of 32 would halve the buffers and still leave one block an SM, with twice the barriers.
+// and sums 2: 210 of an H100's 227 KiB, so one block an SM, of 16 warps (128 registers a thread, 40 bytes spilled). A
+// warp has 16 heads, and of a tile's scores a quarter of the rows (8 registers), of the sums a quarter of the
+// dimensions (64 registers); the four warps of the same heads exchange maxima and weights through shared memory,
+// between barriers of their own. Tiles of 32 would halve the buffers and still leave one block an SM, with twice the
+// barriers.
 //
-// Weights are two bf16 each, value and rest, so they are off by 2^-17 of themselves: one bf16 would do for the limit of
-// prompts, but entries are chosen, and rows rounded to grids, by what the layers before have made. The second product
+// Weights are two bf16 each, value and rest, so they are off by 2^-17 of themselves: one bf16 (2^-9) may do, but
+// entries are chosen, and rows rounded to grids, by what the layers before have made. The second product
 // of a value needs no second load of it.
 //
 // A token's tiles begin with its own window, so its bits do not depend on the tokens beside it.
