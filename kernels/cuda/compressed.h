@@ -2,8 +2,9 @@
 // which rows a token attends to, and when entries close, follows its position (engine/runtime/compressed_attention.h).
 //
 // A step calls compressed_prepare, compressed_close, then for groups of its tokens compressed_choose,
-// compressed_gather, attention (ops.h) and compressed_turn_back, and compressed_keep at last. Positions are read on the
-// device.
+// compressed_gather, attention (ops.h) and compressed_turn_back, and compressed_keep at last. Of prompts' tokens
+// compressed_attend takes the place of the three in the middle, with prefill's arithmetic (prefill.h): gathers nothing.
+// Positions are read on the device.
 #pragma once
 
 #include <cstdint>
@@ -95,5 +96,17 @@ struct CompressedGroup {
 void compressed_choose(const CompressedArgs& args, const CompressedGroup& group, StreamHandle stream);
 void compressed_gather(const CompressedArgs& args, const CompressedGroup& group, StreamHandle stream);
 void compressed_turn_back(const CompressedArgs& args, const CompressedGroup& group, StreamHandle stream);
+
+// Attention of a group's tokens on tensor cores, with rows from where they lie, turned back. Of the group: first, count
+// and chosen. A token's bits follow from its queries and rows alone. REQUIRES scale > 0.
+struct CompressedAttendArgs {
+  float scale = 0;
+  const float* sinks = nullptr;  // (heads), or none
+};
+// Heads of a multiple of 8 dimensions up to 512, as far as the device's shared memory goes (210 KiB for 512), rows on
+// 16 bytes.
+bool compressed_attend_takes(const CompressedArgs& args);
+void compressed_attend(const CompressedArgs& args, const CompressedGroup& group, const CompressedAttendArgs& attend,
+                       StreamHandle stream);
 
 }  // namespace ft::cuda

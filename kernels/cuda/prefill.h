@@ -18,16 +18,21 @@
 
 namespace ft::cuda {
 
-// y = W x [+ bias], or y = y + (W x [+ bias]) with `add`.
+// y = W x [+ bias], or y = y + (W x [+ bias]) with `add`. With `groups` W's rows are as many products: rows of group g
+// have columns [g * cols, (g + 1) * cols) of x, a row of groups * cols; the same bits as products of their own.
+// REQUIRES prefill_groups_take(w.layout, groups).
 struct PrefillLinearArgs {
   PackedMatrix w;
-  const uint32_t* x = nullptr;  // (tokens) packed rows of w.layout.cols
+  const uint32_t* x = nullptr;  // (tokens) packed rows of groups * w.layout.cols
   int64_t tokens = 0;
   const float* bias = nullptr;  // (rows) or null
   float* y = nullptr;           // (tokens, y_stride)
   int64_t y_stride = 0;
   bool add = false;
+  int groups = 1;
 };
+// Whether groups begin with tiles of rows, and their columns with whole blocks of a packed row.
+bool prefill_groups_take(const PackedLayout& layout, int groups);
 void prefill_linear(const PrefillLinearArgs& args, StreamHandle stream);
 
 // Pairs (token * top_k + slot) of one expert that one tile computes.

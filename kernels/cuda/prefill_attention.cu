@@ -8,10 +8,10 @@
 // and on what the cache holds, not on the rows beside it.
 #include <limits>
 
+#include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/head_rows.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
-#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
 
 namespace ft::cuda {
@@ -34,12 +34,6 @@ struct Form {
   static constexpr int kSharedBytes = kQueryBytes + 2 * (kKeyBytes + kValueBytes);
   using Scores = float[kScoreTiles][4];
 };
-
-// 16 bytes of a row of kDim elements.
-template <int kDim>
-__device__ __forceinline__ uint32_t row_chunk(uint32_t buffer, int row, int chunk) {
-  return buffer + static_cast<uint32_t>(row * (kDim * 2) + ((chunk ^ (row & 7)) << 4));
-}
 
 struct Source {
   const bf16* keys = nullptr;    // row 0 of the sequence and KV head
@@ -217,8 +211,6 @@ __device__ __forceinline__ void add_values(const typename F::Scores& weights, ui
     }
   }
 }
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // first_dim: of the head, that this block's values begin with.
 template <class F>

@@ -32,6 +32,7 @@ struct ProductWork {
   int64_t tokens = 0;
   const float* bias = nullptr;
   bool add = false;
+  int64_t group_rows = 0, group_words = 0;  // rows whose products have the same columns of x; words of these columns
   // Experts.
   int64_t up_offset = 0, down_offset = 0, trailer_offset = 0;
   const std::byte* const* blobs = nullptr;
@@ -231,9 +232,11 @@ __global__ __launch_bounds__(
     weights.shape = work.shape;
     weights.first_tile = first_row / kRowsPerTile;
     weights.aligned = work.aligned;
+    const uint32_t* x = work.x;
+    if constexpr (kKind == Kind::kLinear) x += first_row / work.group_rows * work.group_words;
     Product product;
     typename Product::Sums sums;
-    product.run(weights, work.x, work.x_words, work.k_tiles, count, rows, shared_address(shared), sums);
+    product.run(weights, x, work.x_words, work.k_tiles, count, rows, shared_address(shared), sums);
     if constexpr (is_gate_up(kKind)) {
       store_activated<kKind>(product, work, blob, first_row, rows, reinterpret_cast<uint32_t*>(shared), sums);
     } else {
@@ -291,8 +294,13 @@ void add_experts(const PrefillExpertArgs& args, ProductWork& work) {
 
 }  // namespace
 
+bool prefill_groups_take(const PackedLayout& layout, int groups) {
+  return groups >= 1 && layout.rows % groups == 0 && layout.rows / groups % kTileRows == 0 && layout.cols % 256 == 0;
+}
+
 void prefill_linear(const PrefillLinearArgs& args, StreamHandle stream) {
   if (args.tokens == 0) return;
+  FT_CHECK(args.groups == 1 || prefill_groups_take(args.w.layout, args.groups));
   ProductWork work = product_work(args.w.layout, kTileRows);
   work.x = args.x;
   work.out = args.y;
@@ -302,6 +310,11 @@ void prefill_linear(const PrefillLinearArgs& args, StreamHandle stream) {
   work.tokens = args.tokens;
   work.bias = args.bias;
   work.add = args.add;
+  work.group_rows = args.groups == 1 ? std::max<int64_t>(1, args.w.layout.rows) : args.w.layout.rows / args.groups;
+  if (args.groups > 1) {
+    work.group_words = activation_words(args.w.layout.cols);
+    work.x_words = args.groups * work.group_words;
+  }
   launch_products<Kind::kLinear>(work, args.w.layout.format, ceil_div(args.tokens, kTileTokens), "prefill_linear",
                                  stream);
 }

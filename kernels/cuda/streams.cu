@@ -1,9 +1,12 @@
 // Mixed residual streams. The products of a site are chains of cols / 16 fma (16,384 columns: 1024 of them, 2.3 us),
 // half a warp a row, from shared memory, which a block fills for one row: half a warp that loads for itself waits for
-// memory 64 times, 404 us [measured, H200]. What follows is one launch: blocks for the columns make the few read
-// factors for themselves, and one more block a token makes the mix, whose rounds are chains of divisions.
+// memory 64 times, 404 us [measured, H200]. Prompts have a kernel of their own for the same chains. What follows is one
+// launch: blocks for the columns make the few read factors for themselves, and one more block a token makes the mix,
+// whose rounds are chains of divisions.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/streams.h"
 #include "kernels/ops/rows.h"
 
@@ -66,6 +69,110 @@ __global__ void __launch_bounds__(kColumnThreads)
   if (thread >= kWarp) return;
   sum = f32::tree_sum(sum);
   if (thread == 0) args.logits[token * args.logits_stride + row] = sum;
+}
+
+// ---- products of prompts
+
+// A block is kTokens tokens and all rows (up to 28 and the squares), so that the weights, which all tokens share, come
+// to an SM once for 8 tokens. A warp is 4 rows, each half of it 4 of the tokens: 16 chains a thread, of which a step
+// is 8 loads from shared memory. The chains are those above, so are their bits. Pieces of 256 columns come through two
+// buffers of 40 KiB: two blocks an SM.
+struct PromptProducts {
+  static constexpr int kRows = 4, kTokens = 4;  // of a thread
+  static constexpr int kBlockTokens = kTokens * kWarp / kLanesOfRow;
+  static constexpr int kUnits = kColumnThreads / kWarp;
+  static constexpr int kCols = 256;
+  static constexpr int kTokenStride = kCols + 4;  // the two halves of a warp read from different banks
+  static constexpr int kWeights = kUnits * kRows * kCols, kBuffer = kWeights + kBlockTokens * kTokenStride;
+  static constexpr int kSharedBytes = 2 * kBuffer * static_cast<int>(sizeof(float));
+  using Sums = float[kRows][kTokens];
+
+  // Columns [begin, begin + kCols) of the rows from first_row on and of the block's tokens; zeros where there are none.
+  static __device__ __forceinline__ void copy(const StreamsReadArgs& args, int logits, int first_row,
+                                              int64_t first_token, int64_t begin, float* buffer) {
+    static_assert(kCols == kColumnThreads);
+    const int64_t cols = args.streams * args.width, column = begin + threadIdx.x;
+    const uint32_t to = shared_address(buffer + threadIdx.x);
+    const int rows = min(kUnits * kRows, logits - first_row);
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) {
+      copy_async_4(to + row * kCols * 4, column < cols ? args.fn + (first_row + row) * cols + column : args.fn,
+                   column < cols);
+    }
+#pragma unroll
+    for (int t = 0; t < kBlockTokens; ++t) {
+      const bool there = column < cols && first_token + t < args.tokens;
+      copy_async_4(to + (kWeights + t * kTokenStride) * 4,
+                   there ? args.x + (first_token + t) * args.x_stride + column : args.x, there);
+    }
+    commit_copies();
+  }
+  static __device__ __forceinline__ void add(const float* w, const float* x, Sums& sums) {
+    float factor[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) factor[r] = w[r * kCols];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const float value = x[t * kTokenStride];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r][t] = f32::fma(factor[r], value, sums[r][t]);
+    }
+  }
+  static __device__ __forceinline__ void add_squares(const float* x, Sums& sums) {
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const float value = x[t * kTokenStride];
+      sums[0][t] = f32::fma(value, value, sums[0][t]);
+    }
+  }
+};
+
+// Units are four rows; the one after the last is the sum of squares.
+__global__ void __launch_bounds__(kColumnThreads, 2)
+    prompt_products_kernel(const __grid_constant__ StreamsReadArgs args, int logits) {
+  using P = PromptProducts;
+  extern __shared__ float buffers[];
+  let_next_start();
+  wait_for_previous();
+  const auto thread = static_cast<int>(threadIdx.x), lane = thread % kLanesOfRow;
+  const int unit = static_cast<int>(blockIdx.x) * P::kUnits + thread / kWarp;
+  const int units = (logits + P::kRows - 1) / P::kRows;
+  const int first_row = static_cast<int>(blockIdx.x) * P::kUnits * P::kRows;
+  const int64_t first_token = static_cast<int64_t>(blockIdx.y) * P::kBlockTokens;
+  const int own_token = thread % kWarp / kLanesOfRow * P::kTokens;
+  const int64_t cols = args.streams * args.width;
+  P::Sums sums = {};
+  P::copy(args, logits, first_row, first_token, 0, buffers);
+  for (int64_t begin = 0, piece = 0; begin < cols; begin += P::kCols, ++piece) {
+    const float* buffer = buffers + piece % 2 * P::kBuffer;
+    wait_copies<0>();
+    __syncthreads();
+    if (begin + P::kCols < cols) {
+      P::copy(args, logits, first_row, first_token, begin + P::kCols, buffers + (piece + 1) % 2 * P::kBuffer);
+    }
+    const float* w = buffer + thread / kWarp * P::kRows * P::kCols;
+    const float* x = buffer + P::kWeights + own_token * P::kTokenStride;
+    const auto count = static_cast<int>(cols - begin < P::kCols ? cols - begin : P::kCols);
+    if (unit < units) {
+#pragma unroll 4
+      for (int i = lane; i < count; i += kLanesOfRow) P::add(w + i, x + i, sums);
+    } else if (unit == units) {
+#pragma unroll 4
+      for (int i = lane; i < count; i += kLanesOfRow) P::add_squares(x + i, sums);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < P::kRows; ++r) {
+    const int row = unit * P::kRows + r;
+    const bool present = unit < units ? row < logits : unit == units && r == 0;
+#pragma unroll
+    for (int t = 0; t < P::kTokens; ++t) {
+      const int64_t token = first_token + own_token + t;
+      const float sum = f32::tree_sum(sums[r][t]);
+      if (!present || lane != 0 || token >= args.tokens) continue;
+      args.logits[token * args.logits_stride + (unit < units ? row : logits)] = sum;
+    }
+  }
 }
 
 struct Logits {
@@ -187,8 +294,19 @@ void streams_read(const StreamsReadArgs& args, StreamHandle stream) {
   FT_CHECK(args.streams >= 1 && args.streams <= kMaxStreams && args.tokens <= kMaxGridY);
   const auto logits = static_cast<int>(args.writes ? stream_logit_count(args.streams) : args.streams);
   const auto tokens = static_cast<unsigned>(args.tokens);
-  launch(products_kernel, dim3(static_cast<unsigned>(logits + 1), tokens), dim3(kColumnThreads), 0, stream, args,
-         logits);
+  if (args.tokens > kMaxDecodeTokens) {
+    using P = PromptProducts;
+    check(cudaFuncSetAttribute(prompt_products_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes),
+          "cannot have the shared memory of streams' products");
+    const int64_t units = ceil_div(logits, P::kRows) + 1;
+    launch(prompt_products_kernel,
+           dim3(static_cast<unsigned>(ceil_div(units, P::kUnits)),
+                static_cast<unsigned>(ceil_div(args.tokens, P::kBlockTokens))),
+           dim3(kColumnThreads), P::kSharedBytes, stream, args, logits);
+  } else {
+    launch(products_kernel, dim3(static_cast<unsigned>(logits + 1), tokens), dim3(kColumnThreads), 0, stream, args,
+           logits);
+  }
   const auto columns = static_cast<unsigned>(ceil_div(args.width, kColumnThreads)) + (args.writes ? 1u : 0u);
   launch(read_kernel, dim3(columns, tokens), dim3(kColumnThreads), 0, stream, args, logits);
 }

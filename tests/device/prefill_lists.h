@@ -11,6 +11,7 @@ namespace ft::device_test {
 void test_prefill_lists(Context& context);
 void test_prefill_products(Context& context);
 void test_prefill_attention(Context& context);
+void test_compressed_attend(Context& context);
 void bench_prefill(Context& context);
 
 struct PrefillListArrays {

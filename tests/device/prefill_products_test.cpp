@@ -184,6 +184,44 @@ void check_epilogue(Context& context, const FormatInfo& format) {
   check_same(context, "prefill bias and addition", std::string(format.name), y, expected);
 }
 
+// Groups in one launch against a launch for each of them, over the same columns packed by themselves.
+void check_groups(Context& context, const FormatInfo& format) {
+  Random random(91);
+  constexpr int64_t kRows = 256, kCols = 512, kTokens = 131;
+  constexpr int kGroups = 3;
+  constexpr int64_t kStride = kGroups * kRows + 2, kWords = activation_words(kCols);
+  const HostArray<uint32_t> words = random_rows(context, kTokens, kGroups * kCols, Activations::kNormal, random);
+  const DeviceArray<uint32_t> x(context, words);
+  const Matrix whole(format, kGroups * kRows, kCols, Weights::kOrdinary, random);
+  const DeviceArray<std::byte> bytes(context, whole.bytes);
+  const PackedMatrix w{whole.layout, bytes.data(), 0.75f};
+  if (!cuda::prefill_groups_take(whole.layout, kGroups)) {
+    return context.report.check("prefill groups", std::string(format.name) + ": not taken");
+  }
+  HostArray<float> expected = poisoned<float>(kTokens * kStride);
+  for (int group = 0; group < kGroups; ++group) {
+    HostArray<uint32_t> own(kTokens * kWords);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      std::copy_n(words.data() + (t * kGroups + group) * kWords, kWords, own.data() + t * kWords);
+    }
+    const DeviceArray<uint32_t> own_x(context, own);  // all rows of the matrix, of which the group's are taken
+    const HostArray<float> y = linear(context, {w, own_x, 0, kTokens}, kStride);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      std::copy_n(y.data() + t * kStride + group * kRows, kRows, expected.data() + t * kStride + group * kRows);
+    }
+  }
+  const DeviceArray<float> y(context, kTokens * kStride);
+  cuda::PrefillLinearArgs args;
+  args.w = w;
+  args.x = x.data();
+  args.tokens = kTokens;
+  args.y = y.data();
+  args.y_stride = kStride;
+  args.groups = kGroups;
+  cuda::prefill_linear(args, context.stream.handle());
+  check_same(context, "prefill groups", std::string(format.name), y, expected);
+}
+
 struct ExpertCase {
   int64_t hidden, intermediate;
   int64_t tokens;
@@ -419,6 +457,7 @@ void test_prefill_products(Context& context) {
     check_linear(context, format, 129, 1056, 70);
     if (takes_cols(format, 333)) check_linear(context, format, 131, 333, 40);
     check_epilogue(context, format);
+    check_groups(context, format);
     const ExpertForm oss{{GluKind::kOss, 1.5f}, true};
     check_experts(context, format, {512, 192, 200, 8, 3}, {});
     check_experts(context, format, {288, 160, 70, 6, 2}, {});

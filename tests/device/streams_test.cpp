@@ -17,7 +17,7 @@ namespace {
 
 using test::Values;
 
-constexpr int64_t kTokens = 3;
+constexpr int64_t kFewTokens = 3, kPromptTokens = 67;  // 67: the kernel of prompts, and no multiple of its tokens
 constexpr float kEps = 1e-6f;
 
 struct Site {
@@ -25,24 +25,27 @@ struct Site {
   int64_t width;
   int rounds;
   bool writes;
+  int64_t tokens = kFewTokens;
   std::string what() const {
-    return std::to_string(streams) + " streams of " + std::to_string(width) + ", " + std::to_string(rounds) + " rounds";
+    return std::to_string(tokens) + " tokens, " + std::to_string(streams) + " streams of " + std::to_string(width) +
+           ", " + std::to_string(rounds) + " rounds";
   }
 };
 
 void check_site(Context& context, const Site& site, Values kind, Random& random) {
+  const int64_t tokens = site.tokens;
   const int64_t n = site.streams, cols = n * site.width, logits = site.writes ? stream_logit_count(n) : n;
   const int64_t x_stride = cols + 5, to_stride = site.width + 3, logits_stride = logits + 2;
   const int64_t factors_stride = 2 * n + n * n + 1;
-  HostArray<float> x = random_floats(random, kind, kTokens * x_stride);
+  HostArray<float> x = random_floats(random, kind, tokens * x_stride);
   const HostArray<float> fn = random_floats(random, Values::kNormal, logits * cols);
   const HostArray<float> scale = random_floats(random, Values::kNormal, 3);
   const HostArray<float> base = random_floats(random, Values::kNormal, logits);
-  const HostArray<float> from = random_floats(random, kind, kTokens * to_stride);
-  HostArray<float> read = poisoned<float>(kTokens * to_stride), factors = poisoned<float>(kTokens * factors_stride);
-  HostArray<float> written = poisoned<float>(kTokens * x_stride);
+  const HostArray<float> from = random_floats(random, kind, tokens * to_stride);
+  HostArray<float> read = poisoned<float>(tokens * to_stride), factors = poisoned<float>(tokens * factors_stride);
+  HostArray<float> written = poisoned<float>(tokens * x_stride);
   std::copy_n(x.data(), x.size(), written.data());
-  for (int64_t t = 0; t < kTokens; ++t) {
+  for (int64_t t = 0; t < tokens; ++t) {
     const float* row = x.data() + t * x_stride;
     std::vector<float> products(static_cast<size_t>(logits + 1));
     context.cpu.dot_rows({row, fn.data(), logits, cols, products.data()});
@@ -75,10 +78,10 @@ void check_site(Context& context, const Site& site, Values kind, Random& random)
   }
   const DeviceArray<float> device_x(context, x), device_fn(context, fn), device_scale(context, scale),
       device_base(context, base), device_from(context, from), to(context, read.size()),
-      device_logits(context, kTokens * logits_stride), device_factors(context, factors.size());
+      device_logits(context, tokens * logits_stride), device_factors(context, factors.size());
   cuda::StreamsReadArgs args;
   args.x = device_x.data(), args.x_stride = x_stride;
-  args.tokens = kTokens;
+  args.tokens = tokens;
   args.streams = site.streams;
   args.width = site.width;
   args.fn = device_fn.data(), args.scale = device_scale.data(), args.base = device_base.data();
@@ -92,7 +95,7 @@ void check_site(Context& context, const Site& site, Values kind, Random& random)
   check_same(context, "streams read", site.what(), to, read);
   check_same(context, "streams read", site.what() + " factors", device_factors, factors);
   if (!site.writes) return;
-  cuda::streams_write({device_x.data(), x_stride, kTokens, site.streams, site.width, device_factors.data(),
+  cuda::streams_write({device_x.data(), x_stride, tokens, site.streams, site.width, device_factors.data(),
                        factors_stride, device_from.data(), to_stride},
                       context.stream.handle());
   check_same(context, "streams write", site.what(), device_x, written);
@@ -204,8 +207,11 @@ void check_grids(Context& context, int head_dim, int index_dim, Random& random) 
 void test_streams(Context& context) {
   Random random(71);
   for (const Values kind : test::kAllValues) {
-    for (const Site& site : {Site{4, 4096, 20, true}, Site{4, 4096, 1, false}, Site{1, 7, 1, true},
-                             Site{3, 33, 20, true}, Site{8, 300, 3, true}, Site{8, 65, 1, false}}) {
+    for (const Site& site :
+         {Site{4, 4096, 20, true}, Site{4, 4096, 1, false}, Site{1, 7, 1, true}, Site{3, 33, 20, true},
+          Site{8, 300, 3, true}, Site{8, 65, 1, false}, Site{4, 4096, 20, true, kPromptTokens},
+          Site{3, 33, 1, true, kPromptTokens}, Site{8, 300, 1, true, kPromptTokens},
+          Site{2, 257, 1, false, kPromptTokens}, Site{1, 7, 1, true, kPromptTokens}}) {
       check_site(context, site, kind, random);
     }
   }

@@ -31,9 +31,12 @@ CompressedMemory::CompressedMemory(const BackendParts& parts, const cuda::Stream
   rows_ = cuda::DeviceBuffer(elements * int64_t{sizeof(bf16)});
   open_ = cuda::DeviceBuffer(floats * int64_t{sizeof(float)});
   fresh_ = cuda::DeviceBuffer(parts.max_tokens * dim * int64_t{sizeof(bf16)});
-  gathered_ = cuda::DeviceBuffer(group_tokens_ * gathered_rows_ * row_elements * int64_t{sizeof(bf16)});
+  const int64_t gathered_bytes = group_tokens_ * gathered_rows_ * row_elements * int64_t{sizeof(bf16)};
+  gathered_ = cuda::DeviceBuffer(gathered_bytes);
   scores_ = cuda::DeviceBuffer(group_tokens_ * entries_ * int64_t{sizeof(float)});
   chosen_ = cuda::DeviceBuffer(group_tokens_ * top_k * int64_t{sizeof(int32_t)});
+  const int64_t of_token = entries_ * int64_t{sizeof(float)} + top_k * int64_t{sizeof(int32_t)};
+  choosing_tokens_ = std::max(group_tokens_, std::min<int64_t>(parts.max_tokens, gathered_bytes / of_token));
   places_ = cuda::DeviceBuffer(group_tokens_ * int64_t{sizeof(int64_t) + sizeof(int32_t)});
   place_index_weights(stream);
 }
@@ -81,6 +84,17 @@ cuda::CompressedGroup CompressedMemory::group(int64_t first, int64_t count) cons
   group.gathered_rows = gathered_rows_;
   group.position = places_.as<int64_t>();
   group.sequence = reinterpret_cast<int32_t*>(group.position + group_tokens_);
+  return group;
+}
+
+cuda::CompressedGroup CompressedMemory::choosing_group(int64_t first, int64_t count) const {
+  if (count <= group_tokens_) return group(first, count);
+  FT_CHECK(count <= choosing_tokens_);
+  cuda::CompressedGroup group;
+  group.first = first;
+  group.count = count;
+  group.scores = gathered_.as<float>();
+  group.chosen = reinterpret_cast<int32_t*>(group.scores + choosing_tokens_ * entries_);
   return group;
 }
 

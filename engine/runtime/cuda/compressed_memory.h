@@ -22,6 +22,9 @@ class CompressedMemory {
   // Tokens that attend at a time.
   int64_t group_tokens() const { return group_tokens_; }
   cuda::CompressedGroup group(int64_t first, int64_t count) const;
+  // The same where nothing is gathered: scores and choices take that memory, so that more tokens attend at a time.
+  int64_t choosing_tokens() const { return choosing_tokens_; }
+  cuda::CompressedGroup choosing_group(int64_t first, int64_t count) const;
   // Of an index of blocks, where all heads have one weight.
   float* index_weights() const { return index_weights_.as<float>(); }
   // Whether a token of that layer may ever have more blocks than it attends to.
@@ -38,7 +41,7 @@ class CompressedMemory {
   void place_index_weights(const cuda::Stream& stream);
 
   std::vector<CompressedLayer> layers_;
-  int64_t positions_ = 0, group_tokens_ = 0, gathered_rows_ = 0, entries_ = 0;
+  int64_t positions_ = 0, group_tokens_ = 0, choosing_tokens_ = 0, gathered_rows_ = 0, entries_ = 0;
   std::vector<int64_t> begins_, open_begins_;  // of each layer: elements, floats
   std::vector<float> weights_of_heads_;        // what is being uploaded
   cuda::DeviceBuffer rows_, open_, fresh_, gathered_, scores_, chosen_, places_, index_weights_;

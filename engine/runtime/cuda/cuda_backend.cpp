@@ -50,7 +50,9 @@ CudaBackend::CudaBackend(const CudaBackendParts& parts)
     slots_[static_cast<size_t>(slot)] = {at, width};
     at += tokens * width;
   }
-  packed_ = cuda::DeviceBuffer(tokens * activation_words(widest_input(parts_.family, parts_.weights)) * 4);
+  const int64_t groups = geometry.output_groups * activation_words(geometry.output_group_width);  // of a prompt's token
+  packed_ =
+      cuda::DeviceBuffer(tokens * std::max(activation_words(widest_input(parts_.family, parts_.weights)), groups) * 4);
   router_packed_ = cuda::DeviceBuffer(config_.max_batch * activation_words(geometry.hidden) * 4);
   shared_packed_ = cuda::DeviceBuffer(tokens * activation_words(parts_.family.width(Slot::kGate)) * 4);
   cuda::fill_zero(shared_packed_.data(), shared_packed_.bytes(), main_.handle());

@@ -1,5 +1,5 @@
 // Residual streams (gated ones: cuda_gated_operations.cpp), attention to compressed entries and grouped products on a
-// CUDA device: the same launches in decode steps and in prompts.
+// CUDA device: the same launches in decode steps and in prompts, but for the attention of prompts to entries.
 #include <algorithm>
 
 #include "engine/runtime/cuda/cuda_backend_impl.h"
@@ -122,6 +122,15 @@ void CudaBackend::compressed_attention(const CompressedAttentionSpec& spec) {
   const cuda::CompressedArgs args = compressed_args(spec);
   cuda::compressed_prepare(args, main_.handle());
   cuda::compressed_close(args, main_.handle());
+  if (!decode_ && cuda::compressed_attend_takes(args)) {
+    for (int64_t first = 0; first < count_; first += compressed_.choosing_tokens()) {
+      const int64_t count = std::min(compressed_.choosing_tokens(), count_ - first);
+      const cuda::CompressedGroup group = compressed_.choosing_group(first, count);
+      cuda::compressed_choose(args, group, main_.handle());
+      cuda::compressed_attend(args, group, {spec.scale, vector_or_null(spec.sinks)}, main_.handle());
+    }
+    return cuda::compressed_keep(args, main_.handle());
+  }
   for (int64_t first = 0; first < count_; first += compressed_.group_tokens()) {
     const cuda::CompressedGroup group = compressed_.group(first, std::min(compressed_.group_tokens(), count_ - first));
     cuda::compressed_choose(args, group, main_.handle());
@@ -138,13 +147,20 @@ void CudaBackend::compressed_attention(const CompressedAttentionSpec& spec) {
   cuda::compressed_keep(args, main_.handle());
 }
 
-// A group is a product of its own: its rows of the matrix are whole tiles.
+// A group is a product of its own: its rows of the matrix are whole tiles. Of a prompt all are one launch, where groups
+// are whole tiles of that too.
 void CudaBackend::grouped_linear(Slot from, MatrixId weight, int groups, Slot to) {
   const Rows source = rows(from), target = rows(to);
   const PackedMatrix& matrix = (*weights_)[weight];
   const PackedLayout& layout = matrix.layout;
   const int64_t cols = layout.cols, tiles = layout.row_tiles / groups;
   FT_CHECK(layout.rows == tiles * groups * kRowsPerTile);
+  if (!decode_ && cuda::prefill_groups_take(layout, groups)) {
+    auto* words = packed_.as<uint32_t>();
+    prefill_pack(source.data, source.width, count_, groups * cols, {});
+    cuda::prefill_linear({matrix, words, count_, nullptr, target.data, target.width, false, groups}, main_.handle());
+    return;
+  }
   for (int group = 0; group < groups; ++group) {
     const int64_t before = group * tiles;
     PackedMatrix part = matrix;
