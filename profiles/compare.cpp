@@ -32,8 +32,9 @@ constexpr std::array<StatedFloor, 5> kStatedFloors = {{
     {"", 0.08},  // layers of some microseconds, hand-overs, copies beside computing
 }};
 
-// Of times that the yardstick of their round put right: two tunings of one build differ by 1.6 % (standard deviation).
-constexpr double kStatedFloorByYardstick = 0.03;
+// Of times that the yardstick of their round put right: two tunings of one build differ by 1.6 % (standard deviation),
+// and of 3540 pairs 8 had a false alarm of a kernel with 3 %, none with 4.5 %.
+constexpr double kStatedFloorByYardstick = 0.045;
 
 double stated_floor(const std::string& name, bool by_yardstick, const CompareOptions& options) {
   if (options.floor) return *options.floor;
