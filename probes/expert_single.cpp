@@ -20,8 +20,9 @@ constexpr size_t kLeastExperts = 2;
 constexpr int kAtOnce[] = {4, 8};                    // experts, beside one
 constexpr int64_t kBurstBytes = int64_t{512} << 10;  // of weights in a burst: some 60 us
 constexpr int kBursts = 12;                          // of which a sample of a kernel alone is the fastest
-constexpr int kMinKernelSamples = 8;                 // before and after the others: what a comparison needs at least
-constexpr double kKernelShare = 0.4;                 // of the time, for the kernels alone
+constexpr int kMinKernelSamples = 8;                 // at a time: what a comparison needs at least
+constexpr int kYardstickPasses = kBursts / 2;        // after either kernel's sample: as many in a round
+constexpr double kKernelShare = 0.2;                 // of the time, for the kernels alone
 constexpr int kMinSamples = 7;                       // of whose ratio to mem_read the median is stated
 
 // Walks round the set, so that every sample starts where the last one ended: what it reads was used longest ago.
@@ -75,19 +76,30 @@ class ExpertSingleProbe final : public Probe {
     mismatch_.clear();
     std::vector<Samples> result;
     const std::vector<ExpertSet> sets = make_expert_sets(context);
+    has_copies_ = std::any_of(sets.begin(), sets.end(), [](const ExpertSet& set) { return set.own.data() != nullptr; });
     const double of_set = 1.0 / static_cast<double>(sets.size());
     const double share = of_set * (1 - kKernelShare) / static_cast<double>(context.thread_counts.size());
     for (const ExpertSet& set : sets) {
       if (context.interrupted && context.interrupted()) return result;
-      // Before and after the others: for some tens of milliseconds together a neighbour can have the cache.
-      std::vector<Samples> kernels = run_kernels(context, set, of_set * kKernelShare / 2);
+      for (Samples& samples : run_kernels(context, set, of_set * kKernelShare)) result.push_back(std::move(samples));
       for (const int threads : context.thread_counts) {
         if (context.interrupted && context.interrupted()) return result;
         WorkerPool pool({.threads = threads, .cpus = context.cpus->pinning});
         run_pool(context, set, pool, share, result);
       }
-      append(kernels, run_kernels(context, set, of_set * kKernelShare / 2));
-      for (Samples& samples : kernels) result.push_back(std::move(samples));
+    }
+    return result;
+  }
+
+  // Of the kernels alone. Not where experts would have to be copied anew: that takes longer than the rounds.
+  std::vector<Samples> more(ProbeContext& context) override {
+    std::vector<Samples> result;
+    if (has_copies_) return result;
+    const std::vector<ExpertSet> sets = make_expert_sets(context);
+    for (const ExpertSet& set : sets) {
+      for (Samples& samples : run_kernels(context, set, 1.0 / static_cast<double>(sets.size()))) {
+        result.push_back(std::move(samples));
+      }
     }
     return result;
   }
@@ -163,21 +175,9 @@ class ExpertSingleProbe final : public Probe {
     add_kernel(set, runner, ExpertRunner::Part::kDown, name + ".down.best", series);
     MeasureOptions options = measure_options(context, share);
     options.budget.min_samples = std::max(options.budget.min_samples, kMinKernelSamples);
+    options.yardstick_passes = kYardstickPasses;
     measure(series, options);
     return samples_of(series);
-  }
-
-  // The same series again. Nothing when they were cut off.
-  static void append(std::vector<Samples>& all, const std::vector<Samples>& more) {
-    for (size_t i = 0; i < all.size() && all.size() == more.size(); ++i) {
-      all[i].values.insert(all[i].values.end(), more[i].values.begin(), more[i].values.end());
-      all[i].discarded += more[i].discarded;
-      all[i].stop_reason = more[i].stop_reason;
-      all[i].reduced = all[i].reduced || more[i].reduced;
-      for (auto& [key, value] : all[i].at) {
-        if (key == "others_share") value = std::max(value, more[i].at.at(key));
-      }
-    }
   }
 
   static Isa serving_isa(const ExpertSet& set) {
@@ -223,6 +223,7 @@ class ExpertSingleProbe final : public Probe {
     }
   }
 
+  bool has_copies_ = true;  // unless run() made sets without
   std::string mismatch_;
 };
 

@@ -39,6 +39,9 @@ struct MeasureOptions {
   // one after it, kTeamYardstickPrefix + the first one's name, with the most of them as its at["threads"]: the slowest
   // reading of a TeamYardstick in every round.
   bool yardstick = false;
+  // Of the Yardstick after every sample, not only after every round; of a round the fastest counts. For samples that
+  // are the fastest of some themselves: one pass would be slow where they found a free moment.
+  int yardstick_passes = 0;
   std::vector<int> cpus;  // that those threads are pinned to (WorkerPoolOptions::cpus)
 };
 

@@ -97,6 +97,9 @@ class Probe {
   virtual std::string_view unit() const = 0;
   virtual Applies applies(const ProbeContext& context) const = 0;
   virtual std::vector<Samples> run(ProbeContext& context) = 0;
+  // More rounds of some series of run(), which the tuner takes after it and after every later probe: a machine that
+  // others slow down for seconds does not have all of their rounds then. Short; none by default.
+  virtual std::vector<Samples> more(ProbeContext&) { return {}; }
   // Checks what run() moved or computed; throws Error naming the mismatch.
   virtual void verify(ProbeContext& context) = 0;
 };

@@ -9,9 +9,13 @@
 //             stated   what two tunings of one build on a quiet machine differ by, for each class of metrics
 //             learnt   what the metric moved within either tuning: half the interquartile range of its values
 //             machine  what the machine did meanwhile: the yardsticks of the same rounds (probes/yardstick.h), for
-//                      series of several threads also that of all threads at once, plain reads and STREAM, and how
-//                      busy other processes kept the CPUs. Older profiles lack the yardstick of all threads: what
-//                      such series of one probe did together stands for it, and hides a build that slowed them all
+//                      series of several threads also that of all threads at once, plain reads and STREAM, how busy
+//                      other processes kept the CPUs, and what the yardsticks lost on average of all rounds, as
+//                      neighbours take cache and memory in rounds in which they leave the yardstick alone. Older
+//                      profiles lack the yardstick of all threads: what such series of one probe did together stands
+//                      for it, and hides a build that slowed them all.
+//                      Nothing for kernels alone, the fastest of short bursts: their times are put right by the
+//                      yardstick of their round, and that others took the CPUs now and then is no excuse for them
 //           A floor above one half says nothing any more: incomparable.
 //   test    An exact rank-sum test must say that NEW's values lie beyond BASE's and the floor, with Holm's correction:
 //           one false alarm among 200 metrics fails a whole job, so the error of the family is what is bounded, not the

@@ -18,6 +18,10 @@ constexpr size_t kLeastBlocks = 8, kMostBlocks = 10, kSamplesPerBlock = 3;
 // with a busy neighbour (SMT) the yardstick takes 1.2 to 1.4, a kernel 1.4 to 1.5 times as long: no two such rounds are
 // alike.
 constexpr double kUndisturbed = 1.08;
+// The same for series that find free moments, whose times are put right by the yardstick of their round: clocks move in
+// steps of 3.5 % and kernel and yardstick with them, one to one; beside a busy neighbour each slows by a share of its
+// own.
+constexpr double kOwnCore = 1.16;
 constexpr double kLoadWeight = 5;  // a worker that waits for its CPU stops all others at the next barrier
 // Profiles without a yardstick of all threads: by how much such series of one probe moved, three in four of them at
 // most, is what the machine may have done to any of them. A build that makes all of them slower passes for it.
@@ -36,10 +40,6 @@ std::optional<double> plain_shift(const std::vector<double>& base, const std::ve
   if (std::min(base.size(), next.size()) < kMinComparedSamples) return std::nullopt;
   return estimate_shift(fastest_of_blocks(base), fastest_of_blocks(next), kRatioConfidence).estimate;
 }
-
-// Other processes keep the CPUs from a short run on one thread only now and then, and then another of its samples is
-// the fastest; where threads meet, or samples are long, every sample has its share of them.
-bool finds_free_moments(const Measurement& measurement) { return measurement.at.contains("best_of"); }
 
 // What the yardsticks of so many threads take at the machine's own speed: the better of the two profiles, each by its
 // eighth best value, so that a few odd ones say nothing.
@@ -65,6 +65,8 @@ std::map<int, double> best_yardsticks(const Profile& base, const Profile& next) 
 }
 
 }  // namespace
+
+bool finds_free_moments(const Measurement& measurement) { return measurement.at.contains("best_of"); }
 
 std::vector<double> fastest_of_blocks(const std::vector<double>& logs) {
   const size_t blocks = std::clamp(logs.size() / kSamplesPerBlock, kLeastBlocks, kMostBlocks);
@@ -99,6 +101,8 @@ Times MachineNoise::undisturbed_times(const NamedSeries& series) const {
   times.logs = log_times(*series.measurement);
   times.rounds = times.logs.size();
   if (series.measurement->probe == kYardstickProbe) return times;
+  const bool follows_clock = finds_free_moments(*series.measurement);
+  const double allowed = std::log(follows_clock ? kOwnCore : kUndisturbed);
   std::vector<bool> keep(times.rounds, true);
   const auto judge = [&](const Measurement* yardstick) {
     if (yardstick == nullptr) return std::vector<double>();
@@ -106,7 +110,8 @@ Times MachineNoise::undisturbed_times(const NamedSeries& series) const {
     const auto best = best_.find(threads_of(*yardstick));
     if (logs.size() != times.rounds || best == best_.end()) return std::vector<double>();  // cut off within a round
     for (size_t i = 0; i < times.rounds; ++i) {
-      if (logs[i] > best->second + std::log(kUndisturbed)) keep[i] = false;
+      if (logs[i] > best->second + allowed) keep[i] = false;
+      if (follows_clock) times.logs[i] -= logs[i] - best->second;
     }
     return logs;
   };
@@ -128,15 +133,30 @@ double MachineNoise::common_shift(const NamedSeries& base) const {
   return moved == moved_.end() ? 0 : quantile(moved->second, kCommonQuantile);
 }
 
+// A neighbour that slows the yardstick in some rounds takes cache, memory and links in others, where the yardstick does
+// not see it: what all rounds lost on average is what those that were kept may have lost.
+double MachineNoise::unseen(const NamedSeries& series) const {
+  double most = 0;
+  for (const Measurement* yardstick : {series.yardstick, series.team}) {
+    if (yardstick == nullptr || (yardstick == series.team && threads_of(*series.measurement) == 1)) continue;
+    const std::vector<double> logs = log_times(*yardstick);
+    const auto best = best_.find(threads_of(*yardstick));
+    if (logs.empty() || best == best_.end()) continue;
+    most = std::max(most, mean(logs) - best->second);
+  }
+  return most;
+}
+
 double MachineNoise::floor(const NamedSeries& base, const NamedSeries& next, const Times& a, const Times& b) const {
+  // Their times have none of it any more.
+  if (finds_free_moments(*base.measurement)) return 0;
   const double yardstick = std::abs(plain_shift(a.yardstick, b.yardstick).value_or(0));
-  if (finds_free_moments(*base.measurement)) return yardstick;
   const double team = std::abs(plain_shift(a.team, b.team).value_or(0));
   const double load = kLoadWeight * std::max(0.0, other_load(base, next) - kLoadNotSeen);
   const double reads = reads_.empty() ? 0 : median(reads_);
   const bool without_team = a.team.empty() || b.team.empty();
   const double common = threads_of(*base.measurement) > 1 && without_team ? common_shift(base) : 0;
-  return std::max({yardstick, team, load, reads, common});
+  return std::max({yardstick, team, load, reads, common, unseen(base), unseen(next)});
 }
 
 }  // namespace ft

@@ -12,7 +12,13 @@
 
 namespace ft {
 
-// Times of a series, logarithms, without those of rounds in which the machine was not itself.
+// Of a sample that is the fastest of some short bursts on one thread. Other processes keep the CPUs from it only now
+// and then, and then another burst is the fastest, and what it takes follows the core's clock, as the yardstick does;
+// where threads meet, or samples are long, every sample has its share of both.
+bool finds_free_moments(const Measurement& measurement);
+
+// Times of a series, logarithms, without those of rounds in which the machine was not itself; of series that find free
+// moments as they would be at the yardstick's best.
 struct Times {
   std::vector<double> logs;
   std::vector<double> yardstick, team;  // of the same rounds; empty when the profile has none
@@ -42,6 +48,7 @@ class MachineNoise {
 
  private:
   double common_shift(const NamedSeries& base) const;
+  double unseen(const NamedSeries& series) const;
 
   std::map<int, double> best_;  // of the yardsticks, by threads
   std::vector<MachineReading> readings_;

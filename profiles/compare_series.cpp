@@ -11,9 +11,9 @@ namespace ft {
 namespace {
 
 // Coordinates that say what came out, or how long a sample was, not what was asked for.
-constexpr std::array<std::string_view, 8> kOutcomes = {"bytes",    "candidate",           "fetched_share",
+constexpr std::array<std::string_view, 9> kOutcomes = {"bytes",    "candidate",           "fetched_share",
                                                        "hit_rate", "hit_rate_first_half", "hit_rate_second_half",
-                                                       "layers",   "threads_worked"};
+                                                       "layers",   "others_share",        "threads_worked"};
 // Others are the same point within this: working sets follow the free memory, means of a trace its length.
 constexpr double kPointTolerance = 0.1;
 
@@ -96,6 +96,16 @@ std::string different_point(const Measurement& base, const Measurement& next) {
     }
   }
   return {};
+}
+
+// How the yardstick was read is part of what its readings mean; of an older version they mean something else.
+std::string different_yardstick(const Measurement& base, const Measurement& next) {
+  const auto text = [](const Measurement& yardstick) {
+    return "version " + number(at(yardstick, "version")) + ", the fastest of " +
+           number(std::max(1.0, at(yardstick, "best_of")));
+  };
+  if (text(base) == text(next)) return {};
+  return "another yardstick: " + text(base) + " in BASE, " + text(next) + " in NEW; tune BASE's build again";
 }
 
 std::string different_conditions(const Conditions& base, const Conditions& next) {
@@ -200,6 +210,9 @@ std::string obstacle(const NamedSeries& base, const NamedSeries& next, const Pro
   const Measurement& b = *next.measurement;
   if (a.unit != b.unit) return "another unit: " + a.unit + " in BASE, " + b.unit + " in NEW";
   std::string reason = different_point(a, b);
+  if (reason.empty() && base.yardstick != nullptr && next.yardstick != nullptr) {
+    reason = different_yardstick(*base.yardstick, *next.yardstick);
+  }
   if (reason.empty() && a.reduced != b.reduced) {
     reason = std::string("shortened to fit the budget in ") + (a.reduced ? "BASE" : "NEW") + " only";
   }

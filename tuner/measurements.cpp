@@ -8,6 +8,7 @@
 #include "engine/runtime/device.h"
 #include "kernels/base/error.h"
 #include "kernels/base/statistics.h"
+#include "probes/measure.h"
 #include "tuner/cells.h"
 #include "tuner/engaged_terms.h"
 #include "tuner/prediction.h"
@@ -41,6 +42,22 @@ Parameter parameter(std::string name, std::string_view unit, double value, const
 Measurement to_measurement(std::string_view probe, const Samples& samples) {
   return {std::string(probe),  samples.name,    samples.unit, samples.values, samples.discarded,
           samples.stop_reason, samples.reduced, samples.at,   samples.remarks};
+}
+
+void append_samples(std::vector<Measurement>& measurements, std::string_view probe, std::span<const Samples> more) {
+  for (const Samples& samples : more) {
+    const std::string_view listed = samples.name.starts_with(kYardstickPrefix) ? kYardstickProbe : probe;
+    const auto found = std::find_if(measurements.begin(), measurements.end(),
+                                    [&](const Measurement& m) { return m.probe == listed && m.name == samples.name; });
+    if (found == measurements.end()) continue;
+    found->values.insert(found->values.end(), samples.values.begin(), samples.values.end());
+    found->discarded += samples.discarded;
+    const auto others = samples.at.find("others_share");
+    if (others != samples.at.end()) {
+      double& share = found->at["others_share"];
+      share = std::max(share, others->second);
+    }
+  }
 }
 
 std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe) {

@@ -18,6 +18,9 @@ namespace ft {
 
 Measurement to_measurement(std::string_view probe, const Samples& samples);
 
+// `more` samples of series of `probe` that are there, with their yardsticks; what is not there is left out.
+void append_samples(std::vector<Measurement>& measurements, std::string_view probe, std::span<const Samples> more);
+
 // The series of one probe, as the probe gave them.
 std::vector<Samples> samples_of(std::span<const Measurement> measurements, std::string_view probe);
 // Median of mem_read with this thread count, GB/s; 0 when it was not measured.

@@ -42,6 +42,10 @@ constexpr Share kShares[] = {{"stream", 8},    {"pcie_linear", 4},    {"pcie_gat
                              {"allreduce", 2}, {"expert_single", 10}, {"layer_sweep", 30}, {"dense", 10},
                              {"host_rows", 2}, {"overlap", 5},        {"decode", 37}};
 
+// Of the budget, for Probe::more() after each probe: some 60 rounds of the smallest budgets, where nothing disturbs
+// them.
+constexpr double kMoreShare = 0.01;
+
 double weight_of(std::string_view probe) {
   for (const Share& share : kShares) {
     if (share.probe == probe) return share.weight;
@@ -106,14 +110,18 @@ class Tuning {
       if (probe->id() != "decode" && !probe->applies(context()).yes) not_here_.emplace(probe->id());
     }
     for (const auto& probe : probes) {
-      if (probe->id() != "decode") run_probe(*probe);
+      if (probe->id() == "decode") continue;
+      run_probe(*probe);
+      measure_more(probes, *probe);
     }
     stop_if_interrupted();
     const AnalysisInput input = analysis_input();
     const Analysis analysis = analyze(input);
     context().candidates = decode_candidates(input, analysis);
     for (const auto& probe : make_probes()) {
-      if (probe->id() == "decode") run_probe(*probe);
+      if (probe->id() != "decode") continue;
+      run_probe(*probe);
+      measure_more(probes, *probe);
     }
     stop_if_interrupted();
     Profile profile = make_profile(analysis);
@@ -234,7 +242,8 @@ class Tuning {
       coming = coming || share.probe == probe;
       if (coming && !done_.contains(share.probe) && !not_here_.contains(share.probe)) weight += share.weight;
     }
-    return weight == 0 ? 0 : progress_.left() * weight_of(probe) / weight;
+    const double left = std::max(0.0, progress_.left() - more_seconds());  // measure_more() follows the last one too
+    return weight == 0 ? 0 : left * weight_of(probe) / weight;
   }
 
   void run_probe(Probe& probe) {
@@ -264,6 +273,18 @@ class Tuning {
     if (!cut) ++finished_;
     // A profile follows `decode` at once, and --resume always runs it again.
     if (!cut && id != "decode") keep_samples();
+  }
+
+  double more_seconds() const { return kMoreShare * request_.budget_seconds; }
+
+  void measure_more(const std::vector<std::unique_ptr<Probe>>& probes, const Probe& after) {
+    if (!done_.contains(std::string(after.id()))) return;
+    for (const auto& probe : probes) {
+      if (!done_.contains(std::string(probe->id())) || interrupted()) continue;
+      context().budget.seconds = more_seconds();
+      const std::vector<Samples> more = probe->more(context());
+      if (!interrupted()) append_samples(record_.measurements, probe->id(), more);
+    }
   }
 
   // So that whatever ends this process (kill -9, power) costs one probe. Samples that cannot be kept are no reason to

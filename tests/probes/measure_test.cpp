@@ -158,6 +158,21 @@ TEST_CASE("a yardstick takes a sample after every kept round and joins the other
   CHECK(bench.series[0].samples.values.size() <= 5 * kDisturbedRounds);
 }
 
+TEST_CASE("a yardstick of several passes after every sample: the fastest of a round, and how many there were") {
+  Bench bench(2, 0.001, {10, 3, 5});
+  bench.options.yardstick = true;
+  bench.options.yardstick_passes = 6;
+  measure(bench.series, bench.options);
+  REQUIRE(bench.series.size() == 3);
+  const Samples& fastest = bench.series[2].samples;
+  CHECK(fastest.at.at("best_of") == 12);
+  CHECK(fastest.values.size() == bench.series[0].samples.values.size());
+  for (const double us : fastest.values) {
+    CHECK(us > 5);
+    CHECK(us < 1e5);  // a round without a pass would be infinite
+  }
+}
+
 TEST_CASE("series of several threads have a yardstick of as many, a value for each round as well") {
   Bench bench(2, 0.001, {10, 3, 5});
   bench.options.yardstick = true;

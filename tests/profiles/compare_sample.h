@@ -10,7 +10,7 @@
 using TimeOf = std::function<double(const std::string&, double, int)>;
 
 // 4 kernels ("expert_single"), 16 cells of "layer_sweep" and the two candidates of "decode" at two points, 31 samples
-// each and 200 of decode; yardsticks and plain reads go through time_of too.
+// each, 186 of kernels and 200 of decode; yardsticks and plain reads go through time_of too.
 ft::Profile compared_profile(const TimeOf& time_of);
 
 // Every sample within 1 % of its time.

@@ -43,6 +43,10 @@ class TuneTest(TuneCase):
         self.assertEqual(probes_of(profile), {"stream", "expert_single", "layer_sweep", "dense", "overlap", "decode", "yardstick"})
         not_here = {"pcie_linear", "pcie_gather", "handshake", "allreduce", "bank", "host_rows"}
         self.assertEqual({s["probe"] for s in profile["skipped"]}, not_here)
+        # The kernels' rounds come in six places, the first of each discarded: in expert_single, after it and after four more.
+        kernels = [m for m in profile["measurements"] if m["name"].endswith((".gate_up.best", ".down.best"))]
+        self.assertEqual([m["discarded"] for m in kernels if m["probe"] == "expert_single"], [6, 6])
+        self.assertEqual(len({len(m["values"]) for m in kernels}), 1)
         self.assertNotIn("s left]", done.stdout)
         self.assertIn("s left] decode", done.stderr)
         self.assertIn("choice: " + profile["serve"]["strategy"], done.stdout)

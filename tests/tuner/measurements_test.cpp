@@ -67,6 +67,29 @@ TEST_CASE("samples and measurements are the same data") {
   CHECK(back[0].remarks == samples.remarks);
 }
 
+TEST_CASE("more samples follow those of the same series, with their yardstick") {
+  std::vector<Measurement> all = {series("expert_single", "gate_up.best", {1, 2}, {{"best_of", 12}}),
+                                  series("yardstick", "yardstick.gate_up.best", {30, 31}, {{"others_share", 0.2}}),
+                                  series("stream", "gate_up.best", {7}, {})};
+  Samples kernel, yardstick, unknown;
+  kernel.name = "gate_up.best";
+  kernel.values = {3};
+  kernel.discarded = 1;
+  yardstick.name = "yardstick.gate_up.best";
+  yardstick.values = {32};
+  yardstick.at = {{"others_share", 0.1}};
+  unknown.name = "down.best";
+  unknown.values = {4};
+  append_samples(all, "expert_single", std::vector<Samples>{kernel, yardstick, unknown});
+  REQUIRE(all.size() == 3);
+  CHECK(all[0].values == std::vector<double>{1, 2, 3});
+  CHECK(all[0].discarded == 1);
+  CHECK(all[1].values == std::vector<double>{30, 31, 32});
+  CHECK(all[1].at.at("others_share") == 0.2);
+  CHECK(all[2].values == std::vector<double>{7});
+  CHECK(all[0].at == std::map<std::string, double>{{"best_of", 12}});
+}
+
 TEST_CASE("the ceiling is the best median of mem_read with these threads") {
   const std::vector<Measurement> all = {series("stream", "mem_read.node=0", {10, 30, 20}, {{"threads", 2}}),
                                         series("stream", "mem_read.node=1", {25, 24, 26}, {{"threads", 2}}),
