@@ -171,9 +171,14 @@ class Decider {
     }
     const Measured* predicted_best = measured_of(0);
     if (best.ranked != 0 && !(predicted_best != nullptr && tied(*predicted_best, best))) {
-      d.warnings.push_back(fmt::format("the prediction ranked {} first; the decode runs say {}",
-                                       strategy_name(ranked_[0].config.strategy),
-                                       strategy_name(ranked_[best.ranked].config.strategy)));
+      const CandidatePrediction &predicted = ranked_[0], &found = ranked_[best.ranked];
+      const bool splits_differ = predicted.config.strategy == found.config.strategy && predicted.split != found.split;
+      const auto name = [&](const CandidatePrediction& candidate) {
+        const std::string_view strategy = strategy_name(candidate.config.strategy);
+        return splits_differ ? fmt::format("{} ({})", strategy, candidate.split) : std::string(strategy);
+      };
+      d.warnings.push_back(
+          fmt::format("the prediction ranked {} first; the decode runs say {}", name(predicted), name(found)));
     }
     state_gap(best);
     note_unfilled();

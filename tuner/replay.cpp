@@ -76,6 +76,14 @@ LayerCounts count(const LayerPlan& plan, const Merged& merged, int tokens) {
   return counts;
 }
 
+SlotTable table_for(const RoutingTrace& shape, const ReplayOptions& options, int max_distinct) {
+  const int distinct = std::max(max_distinct, options.max_distinct);
+  SlotTable table(shape.layers, shape.experts, options.slots,
+                  make_slot_policy(options.cache_policy, shape.layers, options.slots, distinct));
+  if (options.start_full) table.fill_in_order();
+  return table;
+}
+
 int64_t free_slots(const SlotTable& table) {
   const SlotTable::Content content = table.content();
   return std::count_if(content.key_of_slot.begin(), content.key_of_slot.end(), [](auto key) { return key < 0; });
@@ -141,10 +149,7 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
   const RoutingTrace& shape = *sequences[0].trace;
   const int tokens = static_cast<int>(sequences.size());
   const int max_distinct = std::min(shape.experts, shape.top_k * tokens);
-  const int table_distinct = std::max(max_distinct, options.max_distinct);
-  SlotTable table(shape.layers, shape.experts, options.slots,
-                  make_slot_policy(options.cache_policy, shape.layers, options.slots, table_distinct));
-  if (options.start_full) table.fill_in_order();
+  SlotTable table = table_for(shape, options, max_distinct);
   LayerPlan plan;
   plan.reserve(max_distinct);
   Prefetcher prefetcher(sequences, options);

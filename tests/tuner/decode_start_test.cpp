@@ -52,6 +52,45 @@ Counts walk(const RoutingTrace& trace, const EngineConfig& config, PromotionRate
   return counts;
 }
 
+struct Case {
+  Strategy strategy;
+  SplitTable fetched;
+  PromotionRate promotions;
+};
+
+// The candidate of a case, and the hit rates that its replays predict, a batch each.
+DecodeCandidate candidate_of(const Case& one, const ProbeContext& context, std::vector<double>& predicted) {
+  DecodeCandidate candidate{std::string(strategy_name(one.strategy)), context.base, {}};
+  candidate.config.strategy = one.strategy;
+  candidate.config.threads = 1;
+  candidate.config.slots = kSlots;
+  candidate.config.fetch_of_misses = one.fetched;
+  candidate.config.promote_bytes_per_layer = one.promotions.bytes(context.model.weights->formats.expert_bytes_max);
+  for (const int batch : context.batches) {
+    const std::vector<TraceSequence> sequences = split_trace(*context.trace, batch);
+    ReplayOptions options{kSlots, one.fetched, one.promotions};
+    options.discard_steps = 16;
+    options.max_distinct = context.trace->top_k * context.base.max_batch;
+    options.fill_first = true;
+    options.content_step = run_start_step(sequences, options.discard_steps);
+    const ReplayResult result = replay(sequences, options);
+    DecodeStart start{result.content, {}};
+    for (const TraceSequence& sequence : sequences) {
+      start.trace_tokens.push_back(sequence.begin + options.content_step);
+    }
+    candidate.starts.push_back(std::move(start));
+    predicted.push_back(result.hit_rate);
+  }
+  return candidate;
+}
+
+std::unique_ptr<Probe> decode_probe() {
+  for (std::unique_ptr<Probe>& one : make_probes()) {
+    if (one->id() == "decode") return std::move(one);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 TEST_CASE("a run with forced routing meets the misses of its replay from the middle of the trace on") {
@@ -66,47 +105,13 @@ TEST_CASE("a run with forced routing meets the misses of its replay from the mid
   ProbeSession session(options);
   ProbeContext& context = session.context();
   const RoutingTrace& trace = *context.trace;
-  const int64_t expert_bytes = context.model.weights->formats.expert_bytes_max;
-  struct Case {
-    Strategy strategy;
-    SplitTable fetched;
-    PromotionRate promotions;
-  };
   const int distinct = trace.top_k * 2;
   const std::vector<Case> cases = {{Strategy::kOffload, constant_share(distinct, 1), 0},
                                    {Strategy::kCpu, constant_share(distinct, 0), PromotionRate::one_in(4)},
                                    {Strategy::kHybrid, constant_share(distinct, 0.5), 0}};
   std::vector<double> predicted;  // hit rates, per case and batch
-  for (const Case& one : cases) {
-    DecodeCandidate candidate{std::string(strategy_name(one.strategy)), context.base, {}};
-    candidate.config.strategy = one.strategy;
-    candidate.config.threads = 1;
-    candidate.config.slots = kSlots;
-    candidate.config.fetch_of_misses = one.fetched;
-    candidate.config.promote_bytes_per_layer = one.promotions.bytes(expert_bytes);
-    for (const int batch : context.batches) {
-      const std::vector<TraceSequence> sequences = split_trace(trace, batch);
-      ReplayOptions replayed{kSlots, one.fetched, one.promotions};
-      replayed.discard_steps = 16;
-      replayed.max_distinct = distinct;
-      replayed.fill_first = true;
-      replayed.content_step = run_start_step(sequences, replayed.discard_steps);
-      const ReplayResult result = replay(sequences, replayed);
-      DecodeStart start{result.content, {}};
-      for (const TraceSequence& sequence : sequences) {
-        start.trace_tokens.push_back(sequence.begin + replayed.content_step);
-      }
-      candidate.starts.push_back(std::move(start));
-      predicted.push_back(result.hit_rate);
-    }
-    context.candidates.push_back(std::move(candidate));
-  }
-  const auto probe = [] {
-    for (std::unique_ptr<Probe>& one : make_probes()) {
-      if (one->id() == "decode") return std::move(one);
-    }
-    return std::unique_ptr<Probe>();
-  }();
+  for (const Case& one : cases) context.candidates.push_back(candidate_of(one, context, predicted));
+  const std::unique_ptr<Probe> probe = decode_probe();
   const std::vector<Samples> series = probe->run(context);
   probe->verify(context);
   REQUIRE(series.size() == context.contexts.size() * context.batches.size() * cases.size());
