@@ -34,6 +34,7 @@ int complexity_of(const Candidate& candidate) {
   config.strategy = strategy_by_name(candidate.strategy).value_or(Strategy::kResident);
   config.fetch_mechanism = fetch_mechanism_by_name(candidate.fetch_mechanism).value_or(FetchMechanism::kSm);
   if (candidate.max_prefetches_per_layer.value_or(0) > 0) config.look_ahead = LookAhead::kRouter;
+  config.promote_bytes_per_layer = describes_promotions(candidate.split) ? 1 : 0;
   return complexity(config);
 }
 

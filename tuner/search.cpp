@@ -297,9 +297,10 @@ int complexity(Strategy strategy) {
 }
 
 int complexity(const EngineConfig& config) {
-  const int ahead = config.look_ahead != LookAhead::kOff ? 2 : 0;
-  const int copier = config.fetch_mechanism == FetchMechanism::kCopyEngine ? 1 : 0;
-  return 4 * complexity(config.strategy) + ahead + copier;
+  const int ahead = config.look_ahead != LookAhead::kOff ? 4 : 0;
+  const int copier = config.fetch_mechanism == FetchMechanism::kCopyEngine ? 2 : 0;
+  const int promotes = config.promote_bytes_per_layer > 0 ? 1 : 0;
+  return 8 * complexity(config.strategy) + ahead + copier + promotes;
 }
 
 bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b) {

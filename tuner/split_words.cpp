@@ -12,6 +12,8 @@
 namespace ft {
 namespace {
 
+constexpr std::string_view kPromote = "promote ";
+
 // "1, 5 .. 29, 31": a progression of four and more as its first two and its last.
 std::string listed(const std::vector<int>& numbers) {
   constexpr size_t kFewest = 4;
@@ -74,9 +76,9 @@ std::string split_text(const SplitTable& table) {
 
 std::string describe_promotions(PromotionRate promotions) {
   const double experts = promotions.per_plan();
-  if (experts >= 1) return fmt::format("promote {:g}", experts);
+  if (experts >= 1) return fmt::format("{}{:g}", kPromote, experts);
   const double layers = 1 / experts;
-  return fmt::format("promote 1 in {:.4g} layers", layers);
+  return fmt::format("{}1 in {:.4g} layers", kPromote, layers);
 }
 
 std::string describe_split(const SplitTable& table, PromotionRate promotions) {
@@ -84,5 +86,7 @@ std::string describe_split(const SplitTable& table, PromotionRate promotions) {
   if (promotions.any()) text += "; " + describe_promotions(promotions);
   return text;
 }
+
+bool describes_promotions(std::string_view split) { return split.find(kPromote) != std::string_view::npos; }
 
 }  // namespace ft

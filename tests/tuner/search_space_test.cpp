@@ -228,11 +228,13 @@ TEST_CASE("good predictions on an idle link win; a router that costs more than i
 }
 
 TEST_CASE("among equal strategies the one that engages less is simpler") {
-  EngineConfig plain, copier, ahead;
-  plain.strategy = copier.strategy = ahead.strategy = Strategy::kOffload;
+  EngineConfig plain, promotes, copier, ahead;
+  plain.strategy = promotes.strategy = copier.strategy = ahead.strategy = Strategy::kOffload;
+  promotes.promote_bytes_per_layer = 1;
   copier.fetch_mechanism = FetchMechanism::kCopyEngine;
   ahead.look_ahead = LookAhead::kRouter;
-  CHECK(complexity(plain) < complexity(copier));
+  CHECK(complexity(plain) < complexity(promotes));
+  CHECK(complexity(promotes) < complexity(copier));
   CHECK(complexity(copier) < complexity(ahead));
   EngineConfig cpu;
   cpu.strategy = Strategy::kCpu;

@@ -22,6 +22,9 @@ TEST_CASE("splits read well") {
   CHECK(describe_split({0, 1, 1, 1, 1, 1}, 0) == "fetch at most 1");
   CHECK(describe_split({0, 1, 2, 2, 2}, 1) == "fetch at most 2; promote 1");
   CHECK(describe_split({0, 0, 1}, 1) == "fetch 1 more at 2; promote 1");
+  for (const PromotionRate rate : {PromotionRate(0), PromotionRate::one_in(16), PromotionRate(1), PromotionRate(2)}) {
+    CHECK(describes_promotions(describe_split({0, 0, 1}, rate)) == rate.any());
+  }
   CHECK(describe_split({0, 1, 1, 2, 2, 3}, 1) == "fetch 50 %, rounded up; promote 1");
   CHECK(describe_split({0, 1, 1, 2, 2, 2}, 1) == "fetch 1 more at 1, 3; promote 1");
   CHECK(describe_split({0, 0, 1, 1, 2, 2, 3, 3, 4}, 0) == "fetch 1 more at 2, 4 .. 8");
