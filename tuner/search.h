@@ -72,8 +72,8 @@ inline constexpr double kTieFraction = 0.005;
 
 // Simplest first: resident (no cache at work), offload, cpu (a pool that must keep up), hybrid (both at once).
 int complexity(Strategy strategy);
-// The same with what a strategy engages beside: look-ahead, the copy engine's thread, promotions (on a GPU a kernel that
-// copies, and slots where `cpu` needs none without). Strategies come first.
+// The same with what a strategy engages beside: look-ahead, the copy engine's thread, promotions (on a GPU a kernel
+// that copies, and slots where `cpu` needs none without). Strategies come first.
 int complexity(const EngineConfig& config);
 // The interval of the ratio of the scores holds 1, or they are nearer than kTieFraction.
 bool is_tie(const CandidatePrediction& a, const CandidatePrediction& b);

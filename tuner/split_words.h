@@ -15,6 +15,6 @@ std::string describe_split(const SplitTable& table, PromotionRate promotions);
 inline constexpr std::string_view kSplitByChanges = "fetch 1 more at ";
 
 std::string describe_promotions(PromotionRate promotions);  // "promote 2", "promote 1 in 16 layers"
-bool describes_promotions(std::string_view split);           // of a describe_split with any
+bool describes_promotions(std::string_view split);          // of a describe_split with any
 
 }  // namespace ft

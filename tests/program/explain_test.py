@@ -6,7 +6,7 @@ import unittest
 
 from support import DONE, ROOT, USAGE, ProgramTest, run, tiny_profile
 
-REFERENCE = ROOT / "profiles" / "reference" / "tiny-moe.host-2-cores.json"
+OLDEST = ROOT / "tests" / "profiles" / "version_1_0.json"
 
 
 class ExplainTest(ProgramTest):
@@ -36,7 +36,7 @@ class ExplainTest(ProgramTest):
             self.assertTrue(text.startswith("! "), contradiction)
 
     def test_a_profile_of_version_1_0(self):
-        text, why = self.explain(REFERENCE)
+        text, why = self.explain(OLDEST)
         self.assertTrue(text.startswith("! measured contradicts predicted: resident takes 0.77x"), text[:100])
         self.assertEqual(why["changes"], [])
         self.assertEqual(len(why["missing"]), 2)
@@ -44,12 +44,12 @@ class ExplainTest(ProgramTest):
 
     def test_usage(self):
         broken = self.folder / "broken.json"
-        profile = json.loads(REFERENCE.read_text(encoding="utf-8"))
+        profile = json.loads(OLDEST.read_text(encoding="utf-8"))
         profile["candidates"][0]["predicted_tok_s"] = [1]
         broken.write_text(json.dumps(profile), encoding="utf-8")
-        for arguments, words in (((), "wrong number"), ((REFERENCE, REFERENCE), "wrong number"),
+        for arguments, words in (((), "wrong number"), ((OLDEST, OLDEST), "wrong number"),
                                  ((self.folder / "none",), "No such file"), ((broken,), "$.candidates[0].predicted_tok_s"),
-                                 ((REFERENCE, "--format", "xml"), "one of text, json"), ((REFERENCE, "--nope"), "--nope")):
+                                 ((OLDEST, "--format", "xml"), "one of text, json"), ((OLDEST, "--nope"), "--nope")):
             with self.subTest(words):
                 self.assert_refused(run("ft-tune", "explain", *arguments), USAGE, words)
         help_text = run("ft-tune", "explain", "--help")

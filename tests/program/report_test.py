@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 
 from support import DONE, FAILED, ROOT, USAGE, ProgramTest, run, tiny_profile
 
-REFERENCE = ROOT / "profiles" / "reference" / "tiny-moe.host-2-cores.json"
+OLDEST = ROOT / "tests" / "profiles" / "version_1_0.json"
 CHECK = ROOT / "scripts" / "check-report"
 SKIPPED = 77
 HTML = "{http://www.w3.org/1999/xhtml}"
@@ -65,10 +65,10 @@ class ReportTest(ProgramTest):
                          {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"})
 
     def test_several_profiles(self):
-        _, page = self.report(tiny_profile(), REFERENCE)
+        _, page = self.report(tiny_profile(), OLDEST)
         self.assertEqual(sum(1 for _ in page.iter(HTML + "article")), 18)
         heads = [h3.text for h3 in page.iter(HTML + "h3")]
-        self.assertEqual(heads.count(REFERENCE.name), 9)
+        self.assertEqual(heads.count(OLDEST.name), 9)
 
     def test_hostile_text_stays_text(self):
         text, page = self.report(self.hostile())
@@ -77,7 +77,7 @@ class ReportTest(ProgramTest):
         self.assertGreater(" ".join(page.itertext()).count(HOSTILE), 5)
 
     def test_in_a_browser(self):
-        for profiles in ((tiny_profile(),), (REFERENCE, tiny_profile()), (self.hostile(),)):
+        for profiles in ((tiny_profile(),), (OLDEST, tiny_profile()), (self.hostile(),)):
             output = self.folder / "report.html"
             self.report(*profiles, output=output)
             done = subprocess.run([sys.executable, CHECK, output], capture_output=True, text=True, timeout=300)
@@ -93,21 +93,21 @@ class ReportTest(ProgramTest):
         output = self.folder / "report.html"
         output.write_text("old", encoding="utf-8")
         broken = self.folder / "broken.json"
-        broken.write_text(REFERENCE.read_text(encoding="utf-8")[:5000], encoding="utf-8")
-        cases = [((), "wrong number"), ((REFERENCE,) * 9, "wrong number"), ((REFERENCE, broken), "broken.json"),
-                 ((self.folder / "none.json",), "No such file"), ((REFERENCE, "--format", "pdf"), "--format")]
+        broken.write_text(OLDEST.read_text(encoding="utf-8")[:5000], encoding="utf-8")
+        cases = [((), "wrong number"), ((OLDEST,) * 9, "wrong number"), ((OLDEST, broken), "broken.json"),
+                 ((self.folder / "none.json",), "No such file"), ((OLDEST, "--format", "pdf"), "--format")]
         for arguments, words in cases:
             with self.subTest(words):
                 self.assert_refused(run("ft-tune", "report", *arguments, "-o", output), USAGE, words)
         self.assertEqual(output.read_text(encoding="utf-8"), "old")
         self.assert_no_files(("report.html", "broken.json"))
-        self.report(*(REFERENCE,) * 8)  # at the bound
+        self.report(*(OLDEST,) * 8)  # at the bound
         for place in (self.folder, self.folder / "none" / "r.html", pathlib.Path("/dev/null")):
-            self.assert_refused(run("ft-tune", "report", REFERENCE, "-o", place), (FAILED, USAGE), str(place))
+            self.assert_refused(run("ft-tune", "report", OLDEST, "-o", place), (FAILED, USAGE), str(place))
         self.assertIn("Exit codes: 0 done", run("ft-tune", "report", "--help").stdout)
 
     def test_the_default_output_is_in_the_current_folder(self):
-        done = run("ft-tune", "report", REFERENCE, cwd=self.folder)
+        done = run("ft-tune", "report", OLDEST, cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (DONE, "report: report.html\n"))
         self.assertEqual(os.listdir(self.folder), ["report.html"])
 
