@@ -106,6 +106,12 @@ struct Checkpoint::State {
 
   void add_file(const std::string& name, const std::vector<std::string>& promised) {
     const std::string path = in_folder(directory, name);
+    if (!promised.empty() && !is_there(path)) {
+      throw Error(ErrorKind::kFailed, {.what = "a file that the checkpoint's index names is not there",
+                                       .value = name,
+                                       .action = "download that file",
+                                       .path = path});
+    }
     files.emplace_back(path, files.size() < kMaxOpenFiles);
     names.push_back(name);
     TensorMap found = parse_safetensors(files.back().bytes(), path);

@@ -185,7 +185,8 @@ TEST_CASE("missing files are named") {
   CHECK(mentions(open_error(folder), {folder.path(), "model.safetensors", "synthetic"}));
   CHECK(mentions(error_of([&] { load_model_config(folder.path()); }),
                  {"has no config.json", folder.path(), "allowed: the folder of a checkpoint"}));
-  CHECK(mentions(index_error("gone.safetensors"), {"gone.safetensors"}));
+  CHECK(mentions(index_error("gone.safetensors"),
+                 {"gone.safetensors", "index names is not there", "download that file"}));
   folder.write("config.json", "[1]");
   CHECK(mentions(error_of([&] { load_model_config(folder.path()); }), {"config.json", "object"}));
   CHECK(mentions(error_of([&] { load_model_config(folder.path() + "/gone"); }), {"no such model folder", "gone"}));
