@@ -1,8 +1,8 @@
 // The real engine, candidate by candidate, interleaved: what the tuner checks its predictions with. Each candidate
 // starts with a KV cache filled to the context and the cache content that its trace replay had in the middle of the
-// trace, and goes on as the trace does from there: the forced trace itself, or the text that it was recorded from. So
-// it meets the misses that were predicted. The KV cache is filled once and copied: its bits do not depend on the
-// candidate.
+// trace, and goes on as the trace does from there: the forced trace itself, whose misses
+// are then the replay's, or the text that it was recorded from, behind another prompt. The KV cache is filled once and
+// copied: its bits do not depend on the candidate.
 #include <algorithm>
 #include <cmath>
 

@@ -31,12 +31,12 @@ struct RecordOptions {
   int64_t min_tokens = 0;    // recorded even when the seconds are over, likewise shared: a replay needs some
   std::function<bool()> interrupted;
 };
-// Decodes the sequences one after the other, each id given rather than sampled, and records which experts the router
-// chose. Throws Error(kFailed) when nothing could be recorded.
 struct RecordedTrace {
   RoutingTrace trace;
   std::vector<int64_t> text_at;  // of every token of the trace, its index in joined(sequences)
 };
+// Decodes the sequences one after the other, each id given rather than sampled, and records which experts the router
+// chose. Throws Error(kFailed) when nothing could be recorded.
 RecordedTrace record_trace(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
                            const RecordOptions& options);
 

@@ -120,10 +120,11 @@ DecodeCandidate decode_candidate(std::string name, const CandidatePrediction& ca
   DecodeCandidate decode{std::move(name), candidate.config, {}};
   if (candidate.replays == nullptr) return decode;
   for (size_t b = 0; b < input.batches.size(); ++b) {
-    DecodeStart start;
-    start.content = (*candidate.replays)[b].content;
-    const int64_t step = run_start_step(input.sequences[b], input.discard_steps);
-    for (const TraceSequence& sequence : input.sequences[b]) start.trace_tokens.push_back(sequence.begin + step);
+    const ReplayResult& replayed = (*candidate.replays)[b];
+    DecodeStart start{replayed.content, {}};
+    for (const TraceSequence& sequence : input.sequences[b]) {
+      start.trace_tokens.push_back(sequence.begin + replayed.content_step);
+    }
     decode.starts.push_back(std::move(start));
   }
   return decode;

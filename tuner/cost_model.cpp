@@ -31,9 +31,9 @@ constexpr CostTermInfo kTerms[] = {
 static_assert(std::size(kTerms) == kCostTermCount);
 
 // By how much of their own time the kernels between two layers' arms take longer while copies run: H200, six cells of
-// scripts/regret at the misses that each run met, 60 predictions: off by -20 to +18 % with 1 and copies at full speed
-// (experts of 9.8 and 14 MB that are promoted at each layer -15 to -20 %), -15 to +18 % with 2 and copies slowed by
-// the CPU; 3 brings 0.4 % more.
+// scripts/regret at the misses that each run met, 60 predictions (experiment): off by -20 to +18 % with 1 and copies at
+// full speed (experts of 9.8 and 14 MB that are promoted at each layer -15 to -20 %), -15 to +18 % with 2 and copies
+// slowed by the CPU; 3 brings 0.4 % more.
 constexpr double kCopiesSlowKernels = 2;
 
 double slot_work(const CostParameters& cost, int experts, int picks) {

@@ -43,11 +43,9 @@ const Predictor::Replays& Predictor::replays_of(const SlotUse& use) {
   options.max_distinct = max_distinct_;
   options.max_prefetches = use.max_prefetches;
   options.fill_first = true;
+  options.content_of_middle = true;
   std::vector<ReplayResult> results;
-  for (const auto& sequences : input_.sequences) {
-    options.content_step = run_start_step(sequences, options.discard_steps);
-    results.push_back(replay(sequences, options));
-  }
+  for (const auto& sequences : input_.sequences) results.push_back(replay(sequences, options));
   found = std::make_shared<const std::vector<ReplayResult>>(std::move(results));
   return found;
 }

@@ -137,13 +137,6 @@ LayerCounts full_counts(int tokens, int hits, int fetched, int cpu, int promoted
   return {tokens, hits, fetched, cpu, promoted, hits * tokens, fetched * tokens, cpu * tokens, 0};
 }
 
-int64_t run_start_step(const std::vector<TraceSequence>& sequences, int64_t discard_steps) {
-  FT_CHECK(!sequences.empty());
-  int64_t steps = sequences[0].tokens;
-  for (const TraceSequence& sequence : sequences) steps = std::min(steps, sequence.tokens);
-  return std::max(discard_steps, steps / 2);
-}
-
 ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOptions& options) {
   const int64_t steps = steps_of(sequences, options);
   const RoutingTrace& shape = *sequences[0].trace;
@@ -158,6 +151,7 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
 
   ReplayResult result;
   result.layers = shape.layers;
+  result.content_step = options.content_of_middle ? std::max(options.discard_steps, steps / 2) : steps;
   result.misses_histogram.assign(static_cast<size_t>(max_distinct) + 1, 0);
   std::map<LayerCounts, int64_t> distribution;
   int64_t hits[2] = {0, 0}, experts[2] = {0, 0};
@@ -165,7 +159,7 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
   const auto run = [&](int64_t begin, int64_t end, bool counted) {
     if (counted) result.steps = end - begin;
     for (int64_t step = begin; step < end; ++step) {
-      if (counted && step == options.content_step) result.content = table.content();
+      if (counted && step == result.content_step) result.content = table.content();
       const int half = (step - begin) * 2 < end - begin ? 0 : 1;
       for (int layer = 0; layer < shape.layers; ++layer) {
         merge_layer(sequences, step, layer, merged);
@@ -200,8 +194,6 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
     run(0, half, false);
     first = half;
   }
-  FT_CHECK(options.content_step == ReplayOptions::kAtEnd ||
-           (options.content_step >= first && options.content_step < steps));
   run(first, steps, true);
   for (const auto& [counts, times] : distribution) result.distribution.push_back({counts, times});
   for (const int half : {0, 1}) {
@@ -210,7 +202,7 @@ ReplayResult replay(const std::vector<TraceSequence>& sequences, const ReplayOpt
     }
   }
   result.hit_rate = static_cast<double>(hits[0] + hits[1]) / static_cast<double>(experts[0] + experts[1]);
-  if (options.content_step == ReplayOptions::kAtEnd) result.content = table.content();
+  if (result.content_step == steps) result.content = table.content();
   return result;
 }
 

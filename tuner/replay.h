@@ -40,16 +40,13 @@ struct ReplayOptions {
   // none, at most kMaxFillPasses times, then once as asked. The other half is counted: a cache would look too good on
   // the steps that filled it.
   bool fill_first = false;
-  int64_t content_step = kAtEnd;  // ReplayResult::content is as it was before this step, one of those counted
-  static constexpr int64_t kAtEnd = -1;
+  // ReplayResult::content is that of the middle of the sequences, or where counting begins when that is later: where a
+  // run that is measured starts. A cache that learns slowly was filled by what comes before and is counted on what
+  // comes after; a run over the steps that filled it has hits that no text goes on having (H200, one promotion in 16
+  // layers: 73 % where 62 % were predicted). Else of the end.
+  bool content_of_middle = false;
 };
 inline constexpr int kMaxFillPasses = 8;
-
-// The step before which a run that is measured starts, with the content that the cache has there: the middle, or the
-// end of the steps that warm, when that is later. A cache that learns slowly was filled by what comes before, and is
-// counted on what comes after; a run over the steps that filled it has hits that no text goes on having (H200, one
-// promotion in 16 layers: 73 % where 62 % were predicted).
-int64_t run_start_step(const std::vector<TraceSequence>& sequences, int64_t discard_steps);
 
 // What one MoE layer of one step did. Experts are distinct ones; picks are expert-token pairs, equal to the experts
 // when one sequence is decoded.
@@ -80,7 +77,8 @@ struct ReplayResult {
   int64_t predicted = 0, prefetched = 0;     // as EngineCounters has them
   int64_t prefetch_useful = 0;
   double hit_rate_halves[2] = {0, 0};  // of the counted steps, to see a steady state
-  SlotTable::Content content;          // before content_step, or at the end
+  SlotTable::Content content;          // before step content_step of the sequences
+  int64_t content_step = 0;
 };
 
 // Sequences are decoded together, one token each per step, until the shortest ends. Throws Error(kFailed) when traces

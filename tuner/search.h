@@ -48,7 +48,7 @@ struct CandidatePrediction {
   std::vector<double> tok_s, low, high;
   std::vector<double> hit_rate;  // per batch
   std::vector<StepParts> parts;  // per (context, batch), likewise
-  // Per batch, with the content at run_start_step; null: not replayed.
+  // Per batch, with the content of the middle; null: not replayed.
   std::shared_ptr<const std::vector<ReplayResult>> replays;
   double score = 0;                 // geometric mean of tok_s: what is ranked
   std::vector<double> score_draws;  // the same for every draw of the fit

@@ -221,7 +221,6 @@ void Engine::change_split(Strategy strategy, const SplitTable& fetch_of_misses, 
 void Engine::record_routing(RoutingTrace* trace) { state_->hooks.record_into(trace); }
 void Engine::set_routing(std::shared_ptr<const RoutingTrace> trace) { state_->hooks.force(std::move(trace)); }
 void Engine::place_in_routing(int sequence, int64_t trace_token) {
-  FT_CHECK(trace_token >= 0);
   state_->hooks.place(sequence, sequence_length(sequence), trace_token);
 }
 bool Engine::routing_is_synthetic() const { return state_->hooks.forced(); }

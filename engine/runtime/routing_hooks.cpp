@@ -55,7 +55,7 @@ int64_t RoutingHooks::trace_token(const StepTokens& tokens, int64_t t) const {
 }
 
 void RoutingHooks::place(int sequence, int64_t position, int64_t trace_token) {
-  FT_CHECK(forced());
+  FT_CHECK(forced() && trace_token >= 0 && trace_token < forced_->tokens);
   advanced_[static_cast<size_t>(sequence)] = trace_token - position - apart(sequence);
 }
 

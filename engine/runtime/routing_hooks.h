@@ -27,7 +27,7 @@ class RoutingHooks {
   // A forced trace goes on by `tokens` for this sequence, whatever its positions; restart() takes that back.
   void advance(int sequence, int64_t tokens) { advanced_[static_cast<size_t>(sequence)] += tokens; }
   void restart(int sequence) { advanced_[static_cast<size_t>(sequence)] = 0; }
-  // The same, but so that the sequence's token at `position` takes trace token `trace_token`. REQUIRES forced().
+  // The same, but so that the sequence's token at `position` takes trace token `trace_token`, one of the forced trace.
   void place(int sequence, int64_t position, int64_t trace_token);
   // `sequence` goes on in a forced trace where `other_sequence` of `other` is: for a copied sequence.
   void continue_from(int sequence, const RoutingHooks& other, int other_sequence) {

@@ -20,7 +20,7 @@ namespace ft::cuda {
 
 // y = W x [+ bias], or y = y + (W x [+ bias]) with `add`. With `groups` W's rows are as many products: rows of group g
 // have columns [g * cols, (g + 1) * cols) of x, a row of groups * cols; the same bits as products of their own.
-// REQUIRES prefill_groups_take(w.layout, groups).
+// More than one REQUIRES prefill_groups_take(w.layout, groups).
 struct PrefillLinearArgs {
   PackedMatrix w;
   const uint32_t* x = nullptr;  // (tokens) packed rows of groups * w.layout.cols

@@ -1,8 +1,8 @@
 // Mixed residual streams. The products of a site are chains of cols / 16 fma (16,384 columns: 1024 of them, 2.3 us),
 // half a warp a row, from shared memory, which a block fills for one row: half a warp that loads for itself waits for
-// memory 64 times, 404 us [measured, H200]. Prompts have a kernel of their own for the same chains. What follows is one
-// launch: blocks for the columns make the few read factors for themselves, and one more block a token makes the mix,
-// whose rounds are chains of divisions.
+// memory 64 times, 404 us [measured, H200]. More than kMaxDecodeTokens tokens have a kernel of their own for the same
+// chains. What follows is one launch: blocks for the columns make the few read factors for themselves, and one more
+// block a token makes the mix, whose rounds are chains of divisions.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kColumnThreads)
 
 // ---- products of prompts
 
-// A block is kTokens tokens and all rows (up to 28 and the squares), so that the weights, which all tokens share, come
-// to an SM once for 8 tokens. A warp is 4 rows, each half of it 4 of the tokens: 16 chains a thread, of which a step
-// is 8 loads from shared memory. The chains are those above, so are their bits. Pieces of 256 columns come through two
+// A block is kBlockTokens tokens and 32 rows, or 28 and the squares, so that the weights, which all tokens share, come
+// to an SM once for 8 tokens. A warp is 4 rows, each half of it 4 of the tokens: 16 chains a thread, of which a step is
+// 8 loads from shared memory. The chains are those above, so are their bits. Pieces of 256 columns come through two
 // buffers of 40 KiB: two blocks an SM.
 struct PromptProducts {
   static constexpr int kRows = 4, kTokens = 4;  // of a thread

@@ -35,6 +35,17 @@ uint64_t layers_counted(const EngineCounters& counters) {
   return std::accumulate(counters.misses_histogram.begin(), counters.misses_histogram.end(), uint64_t{0});
 }
 
+// Of tiny(): token t takes experts step * t .. step * t + 3 in every layer.
+std::shared_ptr<RoutingTrace> stepping_trace(int tokens, int step) {
+  auto trace = std::make_shared<RoutingTrace>();
+  trace->layers = 6;
+  trace->experts = 32;
+  trace->top_k = 4;
+  trace->tokens = tokens;
+  for (int i = 0; i < tokens * 6 * 4; ++i) trace->ids.push_back(static_cast<int16_t>(i / 24 * step + i % 4));
+  return trace;
+}
+
 }  // namespace
 
 TEST_CASE("settings are refused one past their bounds") {
@@ -329,14 +340,8 @@ TEST_CASE("recording and forcing of expert choices") {
 
 TEST_CASE("synthetic routing decides which experts run") {
   const LoadedModel model = tiny();
-  auto trace = std::make_shared<RoutingTrace>();
-  trace->layers = 6;
-  trace->experts = 32;
-  trace->top_k = 4;
-  trace->tokens = 2;  // alternates between two disjoint sets
-  for (int i = 0; i < 2 * 6 * 4; ++i) trace->ids.push_back(static_cast<int16_t>(i % 4 + i / 24 * 10));
   Engine engine(model, config_for(model, Strategy::kOffload, 48, 2), kPlenty);
-  engine.set_routing(trace);
+  engine.set_routing(stepping_trace(2, 10));  // alternates between two disjoint sets
   run_greedy(engine, kPrompt, 11);
   const EngineCounters counters = engine.counters();
   CHECK(counters.expert_fetched == 2 * 6 * 4);  // each set once: 48 slots hold both
@@ -345,16 +350,8 @@ TEST_CASE("synthetic routing decides which experts run") {
 
 TEST_CASE("a sequence placed in a forced routing walks on from there, and so after going back") {
   const LoadedModel model = tiny();
-  auto trace = std::make_shared<RoutingTrace>();
-  trace->layers = 6;
-  trace->experts = 32;
-  trace->top_k = 4;
-  trace->tokens = 7;  // token t takes experts 4 t .. 4 t + 3
-  for (int t = 0; t < 7; ++t) {
-    for (int i = 0; i < 6 * 4; ++i) trace->ids.push_back(static_cast<int16_t>(4 * t + i % 4));
-  }
   Engine engine(model, config_for(model, Strategy::kOffload, 48, 2, 2), kPlenty);
-  engine.set_routing(trace);
+  engine.set_routing(stepping_trace(7, 4));
   const int first = engine.open_sequence(), second = engine.open_sequence();
   engine.prefill(first, kPrompt);
   RoutingTrace walked;

@@ -72,11 +72,11 @@ DecodeCandidate candidate_of(const Case& one, const ProbeContext& context, std::
     options.discard_steps = 16;
     options.max_distinct = context.trace->top_k * context.base.max_batch;
     options.fill_first = true;
-    options.content_step = run_start_step(sequences, options.discard_steps);
+    options.content_of_middle = true;
     const ReplayResult result = replay(sequences, options);
     DecodeStart start{result.content, {}};
     for (const TraceSequence& sequence : sequences) {
-      start.trace_tokens.push_back(sequence.begin + options.content_step);
+      start.trace_tokens.push_back(sequence.begin + result.content_step);
     }
     candidate.starts.push_back(std::move(start));
     predicted.push_back(result.hit_rate);

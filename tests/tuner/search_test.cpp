@@ -103,7 +103,7 @@ TEST_CASE("link and CPU as fast as each other on a GPU: hybrid, with its split i
         doctest::Approx(1 / step_seconds(model.cost.cost, model.dense.cost, Device::kCuda, 128, replayed)));
   CHECK(best.tok_s[1] < best.tok_s[0]);
   CHECK(best.hit_rate[0] == doctest::Approx(replayed.hit_rate));
-  options.content_step = run_start_step(split_trace(bench.trace, 1), options.discard_steps);
+  options.content_of_middle = true;
   const ReplayResult until_middle = replay(split_trace(bench.trace, 1), options);
   CHECK((*best.replays)[0].content.key_of_slot == until_middle.content.key_of_slot);
   CHECK(until_middle.content.key_of_slot != replayed.content.key_of_slot);
